@@ -21,6 +21,9 @@ type Hooks struct {
 	// BeginUpdate likewise; it runs once for each try, and for updates of subresource ""
 	// only. obj may be changed, old is shared.
 	BeginUpdate func(ctx context.Context, obj, old runtime.Object, dryRun bool) (Finish, error)
+	// Deleting runs on the private copy that a delete request makes, before finalizers are
+	// looked at and only if no deletion has begun: it may add finalizers and set status.
+	Deleting func(ctx context.Context, obj runtime.Object)
 	// AfterDelete runs once the object is gone from the store.
 	AfterDelete func(ctx context.Context, obj runtime.Object)
 }
