@@ -1,0 +1,26 @@
+package core
+
+import (
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+)
+
+// DropDisabledTemplateFields clears fields of feature gates that upstream keeps
+// off, unless old (nil on create) uses them already.
+func DropDisabledTemplateFields(t, old *v1.PodTemplateSpec) {
+	if t == nil {
+		return
+	}
+	var oldSpec *v1.PodSpec
+	if old != nil {
+		oldSpec = &old.Spec
+	}
+	dropDisabledSpecFields(&t.Spec, oldSpec)
+}
+
+// PodTemplateWarnings tells clients about deprecated or useless settings in a template.
+func PodTemplateWarnings(t, old *v1.PodTemplateSpec, p *field.Path) []string {
+	return nil
+}
+
+func dropDisabledSpecFields(spec, old *v1.PodSpec) {}
