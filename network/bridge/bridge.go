@@ -1,0 +1,223 @@
+// Package bridge is the built-in pod network of one node: a bridge whose address is
+// every pod's gateway, a veth pair per pod, and addresses from the node's pod CIDRs.
+//
+// Pods hold their address as a host route and reach everything, each other included,
+// through the gateway. The host therefore routes each packet, connection tracking
+// sees both directions of a Service's traffic, and br_netfilter is not needed.
+//
+// Owns: the bridge, host sides of veths, the address book under StateDir. Must not:
+// know Services, CRI or the API; touch links that it did not make.
+package bridge
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/skiff-k8s/skiff/host/netlink"
+)
+
+// Config configures a Bridge.
+type Config struct {
+	// Name of the bridge link, at most 6 bytes: ports are called Name-xxxxxxxx.
+	Name string
+	// StateDir keeps the address book; it must survive a restart of the process.
+	StateDir string
+	// MTU of bridge and ports; 0 is the kernel's default.
+	MTU int
+	// ProcSys is where sysctls are; empty is /proc/sys.
+	ProcSys string
+	Logger  *slog.Logger
+}
+
+// Bridge attaches sandboxes. Safe for concurrent use.
+type Bridge struct {
+	cfg  Config
+	mu   sync.RWMutex
+	pool *pool // nil until the pod CIDRs are known
+}
+
+// ErrNoPodCIDR says that the node has no pod CIDR yet.
+var ErrNoPodCIDR = errors.New("the node has no pod CIDR yet (spec.podCIDR is empty); the node-ipam controller assigns it")
+
+// New checks the configuration and takes up the address book of an earlier process.
+func New(cfg Config) (*Bridge, error) {
+	if cfg.Name == "" || len(cfg.Name) > maxBridgeName {
+		return nil, fmt.Errorf("bridge name %q must have 1 to %d bytes", cfg.Name, maxBridgeName)
+	}
+	if cfg.ProcSys == "" {
+		cfg.ProcSys = "/proc/sys"
+	}
+	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make network state directory: %w", err)
+	}
+	b := &Bridge{cfg: cfg}
+	text, err := os.ReadFile(b.cidrFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return b, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read pod CIDRs of the last run: %w", err)
+	}
+	var cidrs []netip.Prefix
+	for _, s := range strings.Fields(string(text)) {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return nil, fmt.Errorf("read pod CIDRs of the last run from %s: %w", b.cidrFile(), err)
+		}
+		cidrs = append(cidrs, p)
+	}
+	return b, b.SetPodCIDRs(cidrs)
+}
+
+// SetPodCIDRs gives the pod CIDRs of the node, at most one a family, and makes the
+// bridge. Called again with the same CIDRs it repairs the bridge.
+func (b *Bridge) SetPodCIDRs(cidrs []netip.Prefix) error {
+	if len(cidrs) == 0 {
+		return ErrNoPodCIDR
+	}
+	gateways := make([]netip.Prefix, len(cidrs))
+	for i, c := range cidrs {
+		gateways[i] = netip.PrefixFrom(c.Masked().Addr().Next(), c.Bits())
+	}
+	if err := netlink.EnsureBridge(netlink.Bridge{Name: b.cfg.Name, MTU: b.cfg.MTU, Addresses: gateways}); err != nil {
+		return err
+	}
+	if err := b.setSysctls(); err != nil {
+		return err
+	}
+	p, err := openPool(filepath.Join(b.cfg.StateDir, "addresses"), cidrs)
+	if err != nil {
+		return err
+	}
+	if err := writeFile(b.cidrFile(), joinPrefixes(cidrs)); err != nil {
+		return fmt.Errorf("keep pod CIDRs: %w", err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.pool = p
+	return nil
+}
+
+// setSysctls makes the host a router. Redirects must be off: a pod that obeys one
+// would bypass the host, and with it connection tracking.
+func (b *Bridge) setSysctls() error {
+	for _, s := range [][2]string{
+		{"net/ipv4/ip_forward", "1"},
+		{"net/ipv4/conf/all/send_redirects", "0"},
+		{"net/ipv4/conf/" + b.cfg.Name + "/send_redirects", "0"},
+		// DNAT to 127.0.0.0/8 is never wanted, but node ports on the bridge are.
+		{"net/ipv4/conf/" + b.cfg.Name + "/rp_filter", "0"},
+	} {
+		path := filepath.Join(b.cfg.ProcSys, s[0])
+		if have, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(have)) == s[1] {
+			continue
+		}
+		if err := os.WriteFile(path, []byte(s[1]), 0o644); err != nil {
+			return fmt.Errorf("set sysctl %s=%s: %w", strings.ReplaceAll(s[0], "/", "."), s[1], err)
+		}
+	}
+	return nil
+}
+
+// Ready is nil once pods can be attached.
+func (b *Bridge) Ready(context.Context) error {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if b.pool == nil {
+		return ErrNoPodCIDR
+	}
+	return nil
+}
+
+// Gateways are the bridge's addresses; none before the pod CIDRs are known.
+func (b *Bridge) Gateways() []netip.Addr {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if b.pool == nil {
+		return nil
+	}
+	return b.pool.gateways()
+}
+
+// Attach connects the network namespace at path to the bridge and returns the sandbox's
+// addresses, one a family. Idempotent: a sandbox keeps its addresses until Detach.
+func (b *Bridge) Attach(ctx context.Context, id, path string) ([]netip.Addr, error) {
+	b.mu.RLock()
+	p := b.pool
+	b.mu.RUnlock()
+	if p == nil {
+		return nil, ErrNoPodCIDR
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	addrs, err := p.take(id)
+	if err != nil {
+		return nil, err
+	}
+	err = netlink.AddPort(netlink.Port{
+		Bridge: b.cfg.Name, HostLink: b.portName(id), NetNS: path, Link: "eth0", MTU: b.cfg.MTU,
+		Addresses: addrs, Gateways: p.gateways(),
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("attach sandbox %s: %w", id, err), p.release(id))
+	}
+	return addrs, nil
+}
+
+// Detach takes a sandbox off the bridge and frees its addresses. Idempotent.
+func (b *Bridge) Detach(_ context.Context, id string) error {
+	if err := netlink.RemoveLink(b.portName(id)); err != nil {
+		return fmt.Errorf("detach sandbox %s: %w", id, err)
+	}
+	b.mu.RLock()
+	p := b.pool
+	b.mu.RUnlock()
+	if p == nil {
+		return nil
+	}
+	return p.release(id)
+}
+
+// Remove takes away the bridge, all its ports and the address book of a cluster that
+// is going down. It needs no running Bridge.
+func Remove(cfg Config) error {
+	ports, err := netlink.PortsOf(cfg.Name)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range ports {
+		errs = append(errs, netlink.RemoveLink(p))
+	}
+	errs = append(errs, netlink.RemoveLink(cfg.Name), os.RemoveAll(filepath.Join(cfg.StateDir, "addresses")))
+	return errors.Join(errs...)
+}
+
+// Link names have at most 15 bytes; 8 hex digits of the sandbox tell ports apart.
+const maxBridgeName = 15 - 1 - hashDigits
+const hashDigits = 8
+
+func (b *Bridge) portName(id string) string {
+	sum := sha256.Sum256([]byte(id))
+	return b.cfg.Name + "-" + hex.EncodeToString(sum[:])[:hashDigits]
+}
+
+func (b *Bridge) cidrFile() string { return filepath.Join(b.cfg.StateDir, "pod-cidrs") }
+
+func joinPrefixes(ps []netip.Prefix) string {
+	s := make([]string, len(ps))
+	for i, p := range ps {
+		s[i] = p.String()
+	}
+	return strings.Join(s, "\n") + "\n"
+}
