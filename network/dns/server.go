@@ -32,7 +32,7 @@ type Config struct {
 	Logger    *slog.Logger
 }
 
-// Server answers on the addresses given to Serve.
+// Server answers on the addresses given to Listen.
 type Server struct {
 	zone      zone
 	synced    []cache.InformerSynced
@@ -73,34 +73,56 @@ func (s *Server) Ready() bool {
 	return true
 }
 
-// Serve answers on UDP and TCP at addr until ctx ends. It may run for several addresses at once.
-func (s *Server) Serve(ctx context.Context, addr netip.AddrPort) error {
-	pc, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr))
+// Listener holds the sockets of one address.
+type Listener struct {
+	server *Server
+	addr   netip.AddrPort
+	udp    *net.UDPConn
+	tcp    *net.TCPListener
+}
+
+// Listen opens UDP and TCP sockets at addr (port 0: a free one). Questions wait in them
+// until Serve.
+func (s *Server) Listen(addr netip.AddrPort) (*Listener, error) {
+	udp, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr))
 	if err != nil {
-		return fmt.Errorf("listen for DNS on udp %s: %w", addr, err)
+		return nil, fmt.Errorf("listen for DNS on udp %s: %w", addr, err)
 	}
-	ln, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr.Addr(), uint16(pc.LocalAddr().(*net.UDPAddr).Port))))
+	bound := udp.LocalAddr().(*net.UDPAddr).AddrPort()
+	addr = netip.AddrPortFrom(bound.Addr().Unmap(), bound.Port())
+	tcp, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
 	if err != nil {
-		return errors.Join(fmt.Errorf("listen for DNS on tcp %s: %w", addr, err), pc.Close())
+		return nil, errors.Join(fmt.Errorf("listen for DNS on tcp %s: %w", addr, err), udp.Close())
 	}
-	udp := &dns.Server{PacketConn: pc, Handler: s}
-	tcp := &dns.Server{Listener: ln, Handler: s}
+	return &Listener{server: s, addr: addr, udp: udp, tcp: tcp}, nil
+}
+
+// Addr is the address listened on.
+func (l *Listener) Addr() netip.AddrPort { return l.addr }
+
+// Serve answers until ctx ends, then closes the sockets.
+func (l *Listener) Serve(ctx context.Context) error {
+	udp := &dns.Server{PacketConn: l.udp, Handler: l.server}
+	tcp := &dns.Server{Listener: l.tcp, Handler: l.server}
 	errs := make(chan error, 2)
 	go func() { errs <- udp.ActivateAndServe() }()
 	go func() { errs <- tcp.ActivateAndServe() }()
+	running := 2
 	var first error
 	select {
 	case <-ctx.Done():
 	case first = <-errs:
+		running--
 	}
-	// Closing the sockets ends both serve loops, also one that has not started yet.
-	closed := errors.Join(pc.Close(), ln.Close())
-	<-errs
-	if first == nil {
+	// Closing the sockets ends both loops, also one that has not started yet.
+	closed := errors.Join(l.udp.Close(), l.tcp.Close())
+	for ; running > 0; running-- {
 		<-errs
+	}
+	if ctx.Err() != nil {
 		return nil
 	}
-	return errors.Join(fmt.Errorf("serve DNS on %s: %w", addr, first), closed)
+	return errors.Join(fmt.Errorf("serve DNS on %s: %w", l.addr, first), closed)
 }
 
 // ServeDNS implements dns.Handler.

@@ -58,20 +58,18 @@ func start(t *testing.T, upstreams ...string) string {
 	if !cache.WaitForCacheSync(ctx.Done(), s.synced...) {
 		t.Fatal("informers did not sync")
 	}
-	l, err := net.ListenPacket("udp", "127.0.0.1:0") // a free port
+	l, err := s.Listen(netip.MustParseAddrPort("127.0.0.1:0"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := l.LocalAddr().String()
-	l.Close()
 	done := make(chan error, 1)
-	go func() { done <- s.Serve(ctx, netip.MustParseAddrPort(addr)) }()
+	go func() { done <- l.Serve(ctx) }()
 	t.Cleanup(func() {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
-	return addr
+	return l.Addr().String()
 }
 
 func TestAnswers(t *testing.T) {
