@@ -1,0 +1,105 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// NotFound tells whether the runtime does not know the object.
+func NotFound(err error) bool { return err != nil && status.Code(err) == codes.NotFound }
+
+// Unimplemented tells whether the runtime lacks the call.
+func Unimplemented(err error) bool { return err != nil && status.Code(err) == codes.Unimplemented }
+
+// Message is the runtime's own text of an error, without gRPC's wrapping.
+func Message(err error) string {
+	if s, ok := status.FromError(err); ok {
+		return s.Message()
+	}
+	return err.Error()
+}
+
+// Watch calls changed with the pod's uid for every container event until the
+// stream ends, and returns why it ended. Connected is called once the runtime
+// has accepted the stream: what happened before must be listed.
+func (c *Client) Watch(ctx context.Context, connected func(), changed func(types.UID)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.Runtime.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
+	if err != nil {
+		return fmt.Errorf("watch container events: %w", err)
+	}
+	// A runtime without the call answers at once; one with it sends headers late or
+	// never before the first event, so don't wait for them.
+	connected()
+	for {
+		ev, err := stream.Recv()
+		if err != nil {
+			return fmt.Errorf("watch container events: %w", err)
+		}
+		if uid := eventUID(ev); uid != "" {
+			changed(uid)
+		}
+	}
+}
+
+func eventUID(ev *runtimeapi.ContainerEventResponse) types.UID {
+	if s := ev.PodSandboxStatus; s != nil {
+		if uid := s.GetMetadata().GetUid(); uid != "" {
+			return types.UID(uid)
+		}
+		return types.UID(s.Labels[PodUIDLabel])
+	}
+	for _, cs := range ev.ContainersStatuses {
+		if uid := cs.Labels[PodUIDLabel]; uid != "" {
+			return types.UID(uid)
+		}
+	}
+	return ""
+}
+
+// Conditions are the runtime's two: whether it and its network are ready, and
+// why not.
+type Conditions struct {
+	Runtime, Network             bool
+	RuntimeReason, NetworkReason string
+	Handlers                     []*runtimeapi.RuntimeHandler
+	Features                     *runtimeapi.RuntimeFeatures
+}
+
+// Status asks the runtime how it is; an error means that it does not answer.
+func (c *Client) Status(ctx context.Context) (Conditions, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	resp, err := c.Runtime.Status(ctx, &runtimeapi.StatusRequest{})
+	if err != nil {
+		return Conditions{}, fmt.Errorf("ask the container runtime for its status: %w", err)
+	}
+	out := Conditions{Handlers: resp.RuntimeHandlers, Features: resp.Features}
+	seenRuntime, seenNetwork := false, false
+	for _, cond := range resp.GetStatus().GetConditions() {
+		why := ""
+		if !cond.Status {
+			why = fmt.Sprintf("reason:%s message:%s", cond.Reason, cond.Message)
+		}
+		switch cond.Type {
+		case runtimeapi.RuntimeReady:
+			seenRuntime, out.Runtime, out.RuntimeReason = true, cond.Status, why
+		case runtimeapi.NetworkReady:
+			seenNetwork, out.Network, out.NetworkReason = true, cond.Status, why
+		}
+	}
+	if !seenRuntime {
+		out.RuntimeReason = "the runtime reports no RuntimeReady condition"
+	}
+	if !seenNetwork {
+		out.NetworkReason = "the runtime reports no NetworkReady condition"
+	}
+	return out, nil
+}
