@@ -1,0 +1,202 @@
+// Package cluster is the composition root: which parts run on this host, from which
+// files, in what order, and how they are started, watched over and taken away.
+//
+// Owns: the data directory's layout, cluster.json, the two processes (control plane,
+// node). Must not: hold behaviour of any component.
+package cluster
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/skiff-k8s/skiff/host/netlink"
+	"github.com/skiff-k8s/skiff/version"
+)
+
+// Config is what a cluster on this host is. It is written once, to cluster.json, and
+// read by both processes; what is not in it has one value for all clusters.
+type Config struct {
+	// Format is the version of the data directory; see dataFormat.
+	Format int `json:"format"`
+	// Name is what the user calls the cluster.
+	Name string `json:"name"`
+	// ID tells clusters of the same name apart.
+	ID string `json:"id"`
+	// CreatedBy is the skiff version that made the data directory.
+	CreatedBy string `json:"createdBy"`
+
+	NodeName    string       `json:"nodeName"`
+	NodeIP      netip.Addr   `json:"nodeIP"`
+	APIPort     uint16       `json:"apiPort"`
+	KubeletPort uint16       `json:"kubeletPort"`
+	PodCIDR     netip.Prefix `json:"podCIDR"`
+	ServiceCIDR netip.Prefix `json:"serviceCIDR"`
+	Domain      string       `json:"domain"`
+	// Bridge is the name of the pod network's bridge.
+	Bridge string `json:"bridge"`
+	// PlainHTTPRegistries are registry hosts to pull from without TLS.
+	PlainHTTPRegistries []string `json:"plainHTTPRegistries,omitempty"`
+}
+
+// dataFormat is the version of the data directory that this build reads and writes.
+const dataFormat = 1
+
+// Paths is the layout of a data directory.
+type Paths struct{ Dir string }
+
+// Files of the data directory.
+func (p Paths) Config() string        { return filepath.Join(p.Dir, "cluster.json") }
+func (p Paths) Kubeconfig() string    { return filepath.Join(p.Dir, "kubeconfig") }
+func (p Paths) PKI() string           { return filepath.Join(p.Dir, "pki") }
+func (p Paths) Etcd() string          { return filepath.Join(p.Dir, "etcd") }
+func (p Paths) Logs() string          { return filepath.Join(p.Dir, "log") }
+func (p Paths) PodLogs() string       { return filepath.Join(p.Dir, "log", "pods") }
+func (p Paths) ContainerLogs() string { return filepath.Join(p.Dir, "log", "containers") }
+func (p Paths) Kubelet() string       { return filepath.Join(p.Dir, "kubelet") }
+func (p Paths) StaticPods() string    { return filepath.Join(p.Dir, "static-pods") }
+func (p Paths) Containers() string    { return filepath.Join(p.Dir, "containers") }
+func (p Paths) Network() string       { return filepath.Join(p.Dir, "network") }
+func (p Paths) Run() string           { return filepath.Join(p.Dir, "run") }
+func (p Paths) CRISocket() string     { return filepath.Join(p.Run(), "cri.sock") }
+func (p Paths) Lock(role Role) string { return filepath.Join(p.Run(), string(role)+".lock") }
+func (p Paths) Log(role Role) string  { return filepath.Join(p.Logs(), string(role)+".log") }
+
+// DefaultDir is where a cluster's data is when no directory is given.
+func DefaultDir(name string) string { return filepath.Join("/var/lib/skiff", name) }
+
+// maxSocketPath is sizeof(sun_path) less the final NUL.
+const maxSocketPath = 107
+
+// Validate checks what a user can get wrong about a data directory and name.
+func Validate(name, dir string) error {
+	if errs := validation.IsDNS1123Label(name); len(errs) > 0 {
+		return fmt.Errorf("--name %q: %s", name, strings.Join(errs, "; "))
+	}
+	if !filepath.IsAbs(dir) {
+		return fmt.Errorf("--data-dir %q: must be absolute", dir)
+	}
+	if s := (Paths{dir}).CRISocket(); len(s) > maxSocketPath {
+		return fmt.Errorf("--data-dir %q: too long by %d bytes for a unix socket below it; choose a shorter path", dir, len(s)-maxSocketPath)
+	}
+	return nil
+}
+
+// Load reads the configuration of an existing cluster; fs.ErrNotExist if dir holds none.
+func Load(dir string) (*Config, error) {
+	path := (Paths{dir}).Config()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read cluster configuration: %w", err)
+	}
+	var c Config
+	if err := json.Unmarshal(text, &c); err != nil {
+		return nil, fmt.Errorf("%s is damaged (%w); restore it from a backup or use another --data-dir", path, err)
+	}
+	if c.Format > dataFormat || c.Format < 1 {
+		return nil, fmt.Errorf("%s has format %d, written by skiff %s; this skiff %s reads formats up to %d: use a newer skiff",
+			path, c.Format, c.CreatedBy, version.Skiff, dataFormat)
+	}
+	return &c, nil
+}
+
+// LoadOrCreate reads the configuration of dir, or makes a new cluster's in an empty or
+// missing directory.
+func LoadOrCreate(name, dir string) (*Config, error) {
+	c, err := Load(dir)
+	if err == nil {
+		if c.Name != name {
+			return nil, fmt.Errorf("--data-dir %s belongs to cluster %q, not %q; use --name %s or another --data-dir", dir, c.Name, name, c.Name)
+		}
+		return c, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("--data-dir: %w", err)
+	}
+	for _, e := range entries {
+		if e.Name() != "log" && e.Name() != "lost+found" && e.Name() != "run" {
+			return nil, fmt.Errorf("--data-dir %s holds %q but no cluster.json: not a skiff data directory; use an empty or new one", dir, e.Name())
+		}
+	}
+	if c, err = newConfig(name); err != nil {
+		return nil, err
+	}
+	return c, c.save(dir)
+}
+
+func newConfig(name string) (*Config, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("find the host's name: %w", err)
+	}
+	node := strings.ToLower(host)
+	if errs := validation.IsDNS1123Subdomain(node); len(errs) > 0 {
+		return nil, fmt.Errorf("the host's name %q cannot name a node: %s; change it with hostnamectl set-hostname", host, strings.Join(errs, "; "))
+	}
+	ip, err := netlink.DefaultAddress()
+	if err != nil {
+		return nil, fmt.Errorf("find this host's address: %w", err)
+	}
+	raw := make([]byte, 8)
+	if _, err := rand.Read(raw); err != nil {
+		return nil, fmt.Errorf("make cluster id: %w", err)
+	}
+	id := hex.EncodeToString(raw)
+	return &Config{
+		Format: dataFormat, Name: name, ID: id, CreatedBy: version.Skiff,
+		NodeName: node, NodeIP: ip, APIPort: 6443, KubeletPort: 10250,
+		PodCIDR:     netip.MustParsePrefix("10.244.0.0/16"),
+		ServiceCIDR: netip.MustParsePrefix("10.96.0.0/16"),
+		Domain:      "cluster.local",
+		Bridge:      "sk" + id[:4],
+	}, nil
+}
+
+func (c *Config) save(dir string) error {
+	text, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode cluster configuration: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("--data-dir: %w", err)
+	}
+	return writeDurably((Paths{dir}).Config(), append(text, '\n'), 0o600)
+}
+
+// ServiceIP is the n-th address of the service CIDR: 1 is the API server's, 10 DNS's.
+func (c *Config) ServiceIP(n int) netip.Addr {
+	a := c.ServiceCIDR.Masked().Addr()
+	for range n {
+		a = a.Next()
+	}
+	return a
+}
+
+func writeDurably(path string, data []byte, mode fs.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(f.Name()))
+	}
+	return nil
+}

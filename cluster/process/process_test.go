@@ -1,0 +1,81 @@
+package process
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestMain lets the test binary play the process.
+func TestMain(m *testing.M) {
+	if lock := os.Getenv("SKIFF_TEST_LOCK"); lock != "" {
+		f, err := Lock(lock)
+		if err != nil {
+			println(err.Error())
+			os.Exit(3)
+		}
+		for {
+			_ = syscall.Pause() // until killed; the runtime's own signals end a pause
+			runtime.KeepAlive(f)
+		}
+	}
+	os.Exit(m.Run())
+}
+
+func start(t *testing.T, lock, log string) *Child {
+	t.Helper()
+	t.Setenv("SKIFF_TEST_LOCK", lock)
+	c, err := Start([]string{os.Args[0]}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(c.PID, syscall.SIGKILL) })
+	return c
+}
+
+func waitLocked(t *testing.T, lock string) {
+	t.Helper()
+	for range 1000 {
+		if pid, err := Running(lock); err == nil && pid != 0 {
+			return
+		}
+		time.Sleep(5 * time.Millisecond) // the lock is another process's: nothing to wait on
+	}
+	t.Fatal("never locked")
+}
+
+func TestLockLivesAndDiesWithItsProcess(t *testing.T) {
+	lock, log := filepath.Join(t.TempDir(), "a.lock"), filepath.Join(t.TempDir(), "a.log")
+	if pid, err := Running(lock); pid != 0 || err != nil {
+		t.Fatalf("nothing runs, got %d, %v", pid, err)
+	}
+	c := start(t, lock, log)
+	waitLocked(t, lock)
+	if pid, _ := Running(lock); pid != c.PID {
+		t.Fatalf("pid %d holds the lock, want %d", pid, c.PID)
+	}
+	second := start(t, lock, log)
+	if err := second.Failure(); err == nil || !strings.Contains(err.Error(), ErrRunning.Error()) {
+		t.Fatalf("a second process said %v", err)
+	}
+	if _, err := Lock(lock); !errors.Is(err, ErrRunning) {
+		t.Fatalf("Lock: %v, want ErrRunning", err)
+	}
+	if err := Stop(t.Context(), lock, 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	<-c.Done
+	if err := Stop(t.Context(), lock, time.Second); err != nil {
+		t.Fatalf("stopping what does not run: %v", err)
+	}
+	f, err := Lock(lock)
+	if err != nil {
+		t.Fatalf("lock of a dead process: %v", err)
+	}
+	f.Close()
+}
