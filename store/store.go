@@ -102,7 +102,7 @@ type Store interface {
 	Watch(ctx context.Context, prefix string, from int64) (Watcher, error)
 	// Revision is the newest revision, confirmed by the quorum.
 	Revision(ctx context.Context) (int64, error)
-	// Compact forgets history before revision.
+	// Compact forgets history before revision; ErrCompacted if that was done before.
 	Compact(ctx context.Context, revision int64) error
 }
 
@@ -115,6 +115,11 @@ var (
 	ErrFutureRevision = errors.New("revision is in the future")
 	// ErrUncertain: the outcome of a write is unknown (timeout, lost leader).
 	ErrUncertain = errors.New("outcome of the write is unknown")
+	// ErrUnavailable: the write or read was not done, trying again later may help
+	// (no leader, overload).
+	ErrUnavailable = errors.New("store is not available")
+	// ErrTooLarge: the value is larger than the store takes.
+	ErrTooLarge = errors.New("value is too large")
 	// ErrNoSpace: the store's quota or disk is full; reads still work.
 	ErrNoSpace = errors.New("store is out of space")
 	// ErrClosed: the store was closed.

@@ -1,0 +1,251 @@
+package cacher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/clock"
+
+	"github.com/skiff-k8s/skiff/api"
+	"github.com/skiff-k8s/skiff/store"
+)
+
+// Defaults of Config.
+const (
+	DefaultPrefix  = "/registry/"
+	DefaultBudget  = 32 << 20
+	DefaultHistory = 8 << 20
+)
+
+// Config configures the caches.
+type Config struct {
+	Store  store.Store
+	Scheme *runtime.Scheme // decodes and converts built-in objects
+	Logger *slog.Logger
+	// Clock paces bookmarks and ages history; nil: the real clock.
+	Clock clock.WithTicker
+	// Prefix of every key, with the trailing slash; empty: /registry/.
+	Prefix string
+	// Budget bounds, in bytes, the encodings and decoded forms that are kept only
+	// to save work; 0: DefaultBudget.
+	Budget int64
+	// History bounds, in bytes and per resource, the superseded objects that are
+	// kept for watches to resume from; 0: DefaultHistory.
+	History int64
+	// ReadTimeout is how long a read waits for the cache to catch up before it
+	// fails with a retryable error; 0: 3 s, as upstream.
+	ReadTimeout time.Duration
+	// BookmarkInterval is about how far apart bookmarks are; 0: one minute.
+	BookmarkInterval time.Duration
+}
+
+// Caches implements Set: one watch on the store feeds the caches of all resources.
+type Caches struct {
+	cfg     Config
+	log     *slog.Logger
+	budget  *budget
+	confirm confirmer
+	feed    feed
+
+	mu      sync.Mutex
+	byKey   map[string]*resource
+	byPath  map[string]*resource // by api.Resource.StoragePath
+	running context.Context      // nil unless Run runs
+	ended   bool
+	wg      sync.WaitGroup // loaders and watchers
+}
+
+var _ Set = (*Caches)(nil)
+
+// New returns caches for no resources yet.
+func New(c Config) (*Caches, error) {
+	if c.Store == nil || c.Scheme == nil {
+		return nil, errors.New("cacher: Store and Scheme must be set")
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Clock == nil {
+		c.Clock = clock.RealClock{}
+	}
+	if c.Prefix == "" {
+		c.Prefix = DefaultPrefix
+	}
+	if c.Budget == 0 {
+		c.Budget = DefaultBudget
+	}
+	if c.History == 0 {
+		c.History = DefaultHistory
+	}
+	if c.ReadTimeout == 0 {
+		c.ReadTimeout = 3 * time.Second
+	}
+	if c.BookmarkInterval == 0 {
+		c.BookmarkInterval = time.Minute
+	}
+	s := &Caches{
+		cfg: c, log: c.Logger,
+		budget: newBudget(c.Budget),
+		byKey:  map[string]*resource{},
+		byPath: map[string]*resource{},
+	}
+	s.confirm.revision = c.Store.Revision
+	s.confirm.timeout = c.ReadTimeout
+	s.feed.init()
+	return s, nil
+}
+
+// Key is the key of a resource in Set.Resource: group/plural, and the plural alone
+// for the core group.
+func Key(r *api.Resource) string { return normalKey(r.Group + "/" + r.Plural) }
+
+func normalKey(key string) string { return strings.TrimPrefix(key, "/") }
+
+// Add makes a resource known under key. A resource that is known already is replaced:
+// its watches end, and its objects are read anew from the store.
+func (s *Caches) Add(key string, r *api.Resource) error {
+	if r.StoragePath == "" {
+		return fmt.Errorf("cacher: add %s: the resource has no StoragePath", key)
+	}
+	c, err := newCodec(r, s.cfg.Scheme)
+	if err != nil {
+		return fmt.Errorf("cacher: add %s: %w", key, err)
+	}
+	key = normalKey(key)
+	res := newResource(s, r, c)
+	s.mu.Lock()
+	if other := s.byPath[r.StoragePath]; other != nil && s.byKey[key] != other {
+		s.mu.Unlock()
+		return fmt.Errorf("cacher: add %s: StoragePath %q belongs to another resource", key, r.StoragePath)
+	}
+	old := s.dropLocked(key)
+	s.byKey[key] = res
+	s.byPath[r.StoragePath] = res
+	s.mu.Unlock()
+	if old != nil {
+		old.shut()
+	}
+	return nil
+}
+
+// Remove forgets a resource: its watches end, its objects stay in the store.
+func (s *Caches) Remove(key string) {
+	s.mu.Lock()
+	old := s.dropLocked(normalKey(key))
+	s.mu.Unlock()
+	if old != nil {
+		old.shut()
+	}
+}
+
+func (s *Caches) dropLocked(key string) *resource {
+	old := s.byKey[key]
+	if old != nil {
+		delete(s.byKey, key)
+		delete(s.byPath, old.api.StoragePath)
+	}
+	return old
+}
+
+// Resource implements Set.
+func (s *Caches) Resource(key string) (Resource, bool) {
+	s.mu.Lock()
+	r := s.byKey[normalKey(key)]
+	s.mu.Unlock()
+	if r == nil {
+		return nil, false
+	}
+	r.start()
+	return r, true
+}
+
+// Ready is closed once the feed from the store has been established the first time.
+func (s *Caches) Ready() <-chan struct{} { return s.feed.ready }
+
+// Lag is how many revisions the caches are behind the store; for readiness.
+func (s *Caches) Lag(ctx context.Context) (int64, error) {
+	rev, err := s.confirm.do(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("confirm the store's revision: %w", err)
+	}
+	return max(0, rev-s.feed.revision()), nil
+}
+
+// Run implements Set.
+func (s *Caches) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s.mu.Lock()
+	if s.running != nil || s.ended {
+		s.mu.Unlock()
+		return errors.New("cacher: Run may be called once")
+	}
+	s.running = ctx
+	started := make([]*resource, 0, len(s.byKey))
+	for _, r := range s.byKey {
+		started = append(started, r)
+	}
+	s.mu.Unlock()
+	for _, r := range started {
+		r.resume()
+	}
+
+	s.runFeed(ctx)
+
+	s.mu.Lock()
+	s.running, s.ended = nil, true
+	all := make([]*resource, 0, len(s.byKey))
+	for _, r := range s.byKey {
+		all = append(all, r)
+	}
+	s.mu.Unlock()
+	for _, r := range all {
+		r.shut()
+	}
+	s.confirm.wait()
+	s.wg.Wait()
+	return nil
+}
+
+// spawn runs f until the context it gets ends; false when nothing runs now.
+func (s *Caches) spawn(f func(ctx context.Context)) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.running == nil {
+		return false
+	}
+	ctx := s.running
+	s.wg.Add(1)
+	go func() {
+		defer s.wg.Done()
+		f(ctx)
+	}()
+	return true
+}
+
+// lookup finds the resource that a store key belongs to: storage paths have one
+// segment ("pods") or two ("services/specs", "example.com/widgets").
+func (s *Caches) lookup(key string) *resource {
+	rest, ok := strings.CutPrefix(key, s.cfg.Prefix)
+	if !ok {
+		return nil
+	}
+	i := strings.IndexByte(rest, '/')
+	if i < 0 {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if j := strings.IndexByte(rest[i+1:], '/'); j >= 0 {
+		if r := s.byPath[rest[:i+1+j]]; r != nil {
+			return r
+		}
+	}
+	return s.byPath[rest[:i]]
+}

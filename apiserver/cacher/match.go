@@ -1,0 +1,114 @@
+package cacher
+
+import (
+	"strings"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// matcher is a Selection made ready for many objects. What it can it decides by the key.
+type matcher struct {
+	r      *resource
+	prefix string // of keys: the namespace with its slash, or empty
+	exact  string // the only key that matches, or empty
+	never  bool   // contradicting namespaces or names
+	labels labels.Selector
+	fields fields.Selector
+}
+
+func newMatcher(r *resource, s Selection) *matcher {
+	m := &matcher{r: r}
+	ns, name := s.Namespace, s.Name
+	if s.Fields != nil && !s.Fields.Empty() {
+		m.fields = s.Fields
+		if v, ok := s.Fields.RequiresExactMatch("metadata.name"); ok {
+			m.never = m.never || name != "" && name != v
+			name = v
+		}
+		if v, ok := s.Fields.RequiresExactMatch("metadata.namespace"); ok && r.api.Namespaced {
+			m.never = m.never || ns != "" && ns != v
+			ns = v
+		}
+		if onlyMetadata(s.Fields) && (ns != "" || !r.api.Namespaced) {
+			m.fields = nil // the key decides
+		}
+	}
+	if s.Labels != nil && !s.Labels.Empty() {
+		m.labels = s.Labels
+	}
+	if !r.api.Namespaced {
+		m.exact = name
+		return m
+	}
+	if ns == "" {
+		// A name alone in all namespaces: left to the field selector.
+		if name != "" && m.fields == nil {
+			m.fields = fields.OneTermEqualSelector("metadata.name", name)
+		}
+		return m
+	}
+	m.prefix = ns + "/"
+	if name != "" {
+		m.exact = m.prefix + name
+	}
+	return m
+}
+
+// onlyMetadata tells whether a selector is no more than exact matches of name and namespace.
+func onlyMetadata(s fields.Selector) bool {
+	for _, q := range s.Requirements() {
+		if q.Field != "metadata.name" && q.Field != "metadata.namespace" {
+			return false
+		}
+		if v, ok := s.RequiresExactMatch(q.Field); !ok || v != q.Value {
+			return false
+		}
+	}
+	return true
+}
+
+// scope tells whether a key can match at all.
+func (m *matcher) scope(key string) bool {
+	switch {
+	case m.never:
+		return false
+	case m.exact != "":
+		return key == m.exact
+	}
+	return strings.HasPrefix(key, m.prefix)
+}
+
+// selects tells whether the matcher looks into objects.
+func (m *matcher) selects() bool { return m.labels != nil || m.fields != nil }
+
+// match tells whether an object is selected; the error says that it cannot be decoded.
+func (m *matcher) match(e *entry) (bool, error) {
+	if !m.scope(e.key) {
+		return false, nil
+	}
+	if !m.selects() {
+		return true, nil
+	}
+	f, err := e.decode()
+	if err != nil {
+		return false, storeReadError(err)
+	}
+	if m.labels != nil && !m.labels.Matches(labels.Set(f.meta.GetLabels())) {
+		return false, nil
+	}
+	if m.fields == nil {
+		return true, nil
+	}
+	set := fields.Set{}
+	if m.r.api.Fields != nil {
+		for k, v := range m.r.api.Fields(f.obj) {
+			set[k] = v
+		}
+	}
+	set["metadata.name"] = f.meta.GetName()
+	if m.r.api.Namespaced {
+		set["metadata.namespace"] = f.meta.GetNamespace()
+	}
+	return m.fields.Matches(set), nil
+}

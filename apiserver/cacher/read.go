@@ -1,0 +1,274 @@
+package cacher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skiff-k8s/skiff/store"
+)
+
+func parseRevision(s string) (int64, error) {
+	if s == "" {
+		return 0, nil
+	}
+	rev, err := strconv.ParseUint(s, 10, 63)
+	if err != nil {
+		return 0, apierrors.NewBadRequest(fmt.Sprintf("Invalid value: %q: metadata.resourceVersion: must be a number", s))
+	}
+	return int64(rev), nil
+}
+
+// ready waits a little for a cache that is being filled.
+func (r *resource) ready(ctx context.Context) error {
+	r.mu.Lock()
+	serves := r.phase == serving
+	r.mu.Unlock()
+	if serves {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.caches.cfg.ReadTimeout)
+	defer cancel()
+	return r.WaitReady(ctx)
+}
+
+// consistent waits until the cache has everything that was written before the call.
+func (r *resource) consistent(ctx context.Context) error {
+	s := r.caches
+	within, cancel := context.WithTimeout(ctx, s.cfg.ReadTimeout)
+	defer cancel()
+	rev, err := s.confirm.do(within)
+	if err != nil {
+		return statusOf(fmt.Errorf("confirm the newest revision: %w", err))
+	}
+	if err := s.feed.wait(within, rev); err != nil {
+		if ctx.Err() != nil {
+			return statusOf(ctx.Err())
+		}
+		return apierrors.NewTooManyRequests(tooLarge(rev, s.feed.revision()).Error(), 1)
+	}
+	return nil
+}
+
+// atLeast waits until the cache has reached rev.
+func (r *resource) atLeast(ctx context.Context, rev int64) error {
+	if r.current().rev >= rev {
+		return nil
+	}
+	s := r.caches
+	within, cancel := context.WithTimeout(ctx, s.cfg.ReadTimeout)
+	defer cancel()
+	if err := s.feed.wait(within, rev); err != nil {
+		if ctx.Err() != nil {
+			return statusOf(ctx.Err())
+		}
+		return tooLarge(rev, s.feed.revision())
+	}
+	return nil
+}
+
+// fresh waits as a resourceVersion parameter demands: "" for everything written so far,
+// "0" not at all, else for at least that revision.
+func (r *resource) fresh(ctx context.Context, resourceVersion string) error {
+	if resourceVersion == "" {
+		return r.consistent(ctx)
+	}
+	rev, err := parseRevision(resourceVersion)
+	if err != nil || rev == 0 {
+		return err
+	}
+	return r.atLeast(ctx, rev)
+}
+
+// Get implements Resource.
+func (r *resource) Get(ctx context.Context, namespace, name, resourceVersion string) (Object, error) {
+	if err := r.ready(ctx); err != nil {
+		return nil, err
+	}
+	if err := r.fresh(ctx, resourceVersion); err != nil {
+		return nil, err
+	}
+	e, ok := r.cached(r.key(namespace, name))
+	if !ok {
+		return nil, apierrors.NewNotFound(r.api.GR(), name)
+	}
+	if _, err := e.decode(); err != nil {
+		return nil, storeReadError(err)
+	}
+	return e, nil
+}
+
+// source is a state to list: the objects from a key on, in order.
+type source interface {
+	ascend(ctx context.Context, from string, yield func(*entry) bool) error
+	revision() int64
+}
+
+func (v *view) revision() int64 { return v.rev }
+
+func (v *view) ascend(_ context.Context, from string, yield func(*entry) bool) error {
+	v.tree.AscendGreaterOrEqual(&entry{key: from}, yield)
+	return nil
+}
+
+// List implements Resource.
+func (r *resource) List(ctx context.Context, o ListOptions) (*List, error) {
+	if err := r.ready(ctx); err != nil {
+		return nil, err
+	}
+	m := newMatcher(r, o.Selection)
+	// Tokens are relative to the namespace of the request, as upstream's.
+	prefix := ""
+	if r.api.Namespaced && o.Namespace != "" {
+		prefix = o.Namespace + "/"
+	}
+	limit := o.Limit
+	from := max(prefix, m.prefix, m.exact)
+	var src source
+	var err error
+	switch {
+	case o.Continue != "":
+		var rev int64
+		var start string
+		if rev, start, err = decodeContinue(o.Continue); err != nil {
+			return nil, err
+		}
+		from = max(from, prefix+start)
+		if rev < 0 {
+			if err = r.consistent(ctx); err == nil {
+				src = r.current()
+			}
+		} else if src, err = r.exactly(ctx, rev); apierrors.IsResourceExpired(err) {
+			err = expiredContinue(encodeContinue(-1, start))
+		}
+	case o.ResourceVersionMatch == metav1.ResourceVersionMatchExact,
+		// Before resourceVersionMatch existed, a limit asked for the exact revision.
+		o.ResourceVersionMatch == "" && o.Limit > 0 && o.ResourceVersion != "" && o.ResourceVersion != "0":
+		var rev int64
+		if rev, err = parseRevision(o.ResourceVersion); err == nil {
+			if rev == 0 {
+				return nil, apierrors.NewBadRequest("resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"")
+			}
+			src, err = r.exactly(ctx, rev)
+		}
+	default:
+		if o.ResourceVersion == "0" {
+			limit = 0 // as upstream: a client that takes anything gets everything at once
+		}
+		if err = r.fresh(ctx, o.ResourceVersion); err == nil {
+			src = r.current()
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	l, err := r.collect(ctx, src, m, prefix, from, limit)
+	if errors.Is(err, store.ErrCompacted) {
+		if o.Continue != "" {
+			return nil, expiredContinue(encodeContinue(-1, strings.TrimPrefix(from, prefix)))
+		}
+		return nil, expiredList()
+	}
+	return l, statusOf(err)
+}
+
+// collect takes up to limit matching objects.
+func (r *resource) collect(ctx context.Context, src source, m *matcher, prefix, from string, limit int64) (*List, error) {
+	l := &List{Items: []Object{}, Revision: src.revision()}
+	var last string
+	var rest int64
+	var failed error
+	err := src.ascend(ctx, from, func(e *entry) bool {
+		if !strings.HasPrefix(e.key, m.prefix) || m.exact != "" && e.key > m.exact {
+			return false
+		}
+		if limit > 0 && int64(len(l.Items)) == limit {
+			rest++
+			return !m.selects() // without selectors, the rest is counted
+		}
+		ok, err := m.match(e)
+		if err != nil {
+			failed = err
+			return false
+		}
+		if ok {
+			l.Items = append(l.Items, e)
+		}
+		last = e.key
+		return true
+	})
+	if err == nil {
+		err = failed
+	}
+	if err != nil {
+		return nil, err
+	}
+	if rest > 0 {
+		l.Continue = encodeContinue(l.Revision, strings.TrimPrefix(last, prefix)+"\x00")
+		if !m.selects() {
+			l.Remaining = &rest
+		}
+	}
+	return l, nil
+}
+
+// exactly is the state at a revision: the current one with later changes undone, or,
+// where history does not reach back that far, the store's own.
+func (r *resource) exactly(ctx context.Context, rev int64) (source, error) {
+	if err := r.atLeast(ctx, rev); err != nil {
+		return nil, err
+	}
+	r.mu.Lock()
+	v := r.currentLocked()
+	if rev < r.history.after {
+		r.mu.Unlock()
+		return &past{r: r, rev: rev}, nil
+	}
+	undo := slices.Clone(r.history.changes[r.history.seek(rev)-r.history.first:])
+	t := v.tree
+	if len(undo) > 0 {
+		t = r.tree.Clone()
+	}
+	r.mu.Unlock()
+	for i := len(undo) - 1; i >= 0; i-- {
+		if undo[i].prev != nil {
+			t.ReplaceOrInsert(undo[i].prev)
+		} else {
+			t.Delete(undo[i].cur)
+		}
+	}
+	return &view{tree: t, rev: rev}, nil
+}
+
+// past is a state that only the store still has.
+type past struct {
+	r   *resource
+	rev int64
+}
+
+func (p *past) revision() int64 { return p.rev }
+
+func (p *past) ascend(ctx context.Context, from string, yield func(*entry) bool) error {
+	o := store.ListOptions{Revision: p.rev, Limit: loadPage, From: p.r.prefix + from}
+	for {
+		page, err := p.r.caches.cfg.Store.List(ctx, p.r.prefix, o)
+		if err != nil {
+			return fmt.Errorf("list %s at revision %d: %w", p.r.prefix, p.rev, err)
+		}
+		for _, kv := range page.KVs {
+			if !yield(newEntry(p.r, strings.TrimPrefix(kv.Key, p.r.prefix), kv.ModRevision, kv.Value)) {
+				return nil
+			}
+		}
+		if int64(len(page.KVs)) >= page.Count {
+			return nil
+		}
+		o.From = page.KVs[len(page.KVs)-1].Key + "\x00"
+	}
+}
