@@ -1,0 +1,98 @@
+package lookup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/skiff-k8s/skiff/apiserver/cacher"
+)
+
+// Index is told about every object of a resource, by one goroutine, in revision order.
+type Index interface {
+	// Replace says that these are all the objects there are.
+	Replace(objs []cacher.Object)
+	// Set says that an object was created or changed.
+	Set(obj cacher.Object)
+	// Delete says that an object is gone; obj is its last state.
+	Delete(obj cacher.Object)
+}
+
+// Follower feeds an Index from a cache and starts over when its watch breaks.
+type Follower struct {
+	resource cacher.Resource
+	index    Index
+	log      *slog.Logger
+
+	synced chan struct{}
+	once   sync.Once
+}
+
+// NewFollower returns a Follower that has not started.
+func NewFollower(r cacher.Resource, index Index, log *slog.Logger) *Follower {
+	return &Follower{resource: r, index: index, log: log, synced: make(chan struct{})}
+}
+
+// Synced is closed once the index holds everything.
+func (f *Follower) Synced() <-chan struct{} { return f.synced }
+
+// Run follows until ctx ends.
+func (f *Follower) Run(ctx context.Context) error {
+	backoff := wait.Backoff{Duration: 20 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 8, Cap: 5 * time.Second}
+	delay := backoff
+	for {
+		started := time.Now()
+		err := f.follow(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		f.log.Warn("watch of the cache ended, starting over", "err", err)
+		if time.Since(started) > backoff.Cap {
+			delay = backoff
+		}
+		timer := time.NewTimer(delay.Step())
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		}
+	}
+}
+
+func (f *Follower) follow(ctx context.Context) error {
+	initial := true
+	w, err := f.resource.Watch(ctx, cacher.WatchOptions{Bookmarks: true, SendInitialEvents: &initial})
+	if err != nil {
+		return fmt.Errorf("open watch: %w", err)
+	}
+	defer w.Stop()
+	var all []cacher.Object
+	for e := range w.Events() {
+		switch {
+		case e.Err != nil:
+			return fmt.Errorf("watch: %w", e.Err)
+		case initial && e.Type == watch.Bookmark && e.InitialEventsEnd:
+			f.index.Replace(all)
+			all, initial = nil, false
+			f.once.Do(func() { close(f.synced) })
+		case e.Type == watch.Bookmark:
+		case initial && e.Type == watch.Added:
+			all = append(all, e.Object)
+		case initial:
+			// Whatever happened meanwhile is only sent after the end of the initial events.
+			return fmt.Errorf("watch: %s among the initial events", e.Type)
+		case e.Type == watch.Deleted:
+			f.index.Delete(e.Object)
+		default:
+			f.index.Set(e.Object)
+		}
+	}
+	return errors.New("watch: closed")
+}
