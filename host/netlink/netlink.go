@@ -114,8 +114,26 @@ func AddPort(p Port) error {
 	if err != nil {
 		return fmt.Errorf("add veth %s: %w", p.HostLink, err)
 	}
-	if err := configurePeer(ns, p); err != nil {
+	err = configurePeer(ns, p)
+	if err == nil {
+		err = setHairpin(p.HostLink)
+	}
+	if err != nil {
 		return errors.Join(err, RemoveLink(p.HostLink))
+	}
+	return nil
+}
+
+// setHairpin lets a frame leave by the port that it came in by. Where br_netfilter is active
+// (bridge-nf-call-iptables), DNAT happens inside the bridge, and a container that reaches
+// itself through a Service would otherwise be cut off.
+func setHairpin(name string) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("find veth %s: %w", name, err)
+	}
+	if err := netlink.LinkSetHairpin(link, true); err != nil {
+		return fmt.Errorf("set hairpin mode of %s: %w", name, err)
 	}
 	return nil
 }

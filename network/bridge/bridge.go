@@ -23,6 +23,7 @@ import (
 	"sync"
 
 	"github.com/skiff-k8s/skiff/host/netlink"
+	"github.com/skiff-k8s/skiff/host/nft"
 )
 
 // Config configures a Bridge.
@@ -33,6 +34,9 @@ type Config struct {
 	StateDir string
 	// MTU of bridge and ports; 0 is the kernel's default.
 	MTU int
+	// ClusterCIDRs are all pods' addresses: what leaves them gets the node's address. None:
+	// nothing is rewritten.
+	ClusterCIDRs []netip.Prefix
 	// ProcSys is where sysctls are; empty is /proc/sys.
 	ProcSys string
 	Logger  *slog.Logger
@@ -94,6 +98,9 @@ func (b *Bridge) SetPodCIDRs(cidrs []netip.Prefix) error {
 	if err := b.setSysctls(); err != nil {
 		return err
 	}
+	if err := b.masquerade(cidrs); err != nil {
+		return err
+	}
 	p, err := openPool(filepath.Join(b.cfg.StateDir, "addresses"), cidrs)
 	if err != nil {
 		return err
@@ -126,6 +133,36 @@ func (b *Bridge) setSysctls() error {
 		}
 	}
 	return nil
+}
+
+// masquerade gives traffic from this node's pods to the outside the node's address: routers
+// there know no pods.
+func (b *Bridge) masquerade(cidrs []netip.Prefix) error {
+	for _, own := range cidrs {
+		for _, all := range b.cfg.ClusterCIDRs {
+			if all.Addr().Is6() != own.Addr().Is6() {
+				continue
+			}
+			batch := nft.NewTable(familyOf(own), b.cfg.Name).Reset()
+			batch.AddChains(nft.Chain{
+				Name: "egress", Hook: &nft.Hook{Type: "nat", Point: "postrouting", Priority: 100},
+				Rules: []nft.Rule{{
+					nft.InPrefix{Field: nft.Saddr, Prefix: own}, nft.InPrefix{Field: nft.Daddr, Prefix: all, Not: true}, nft.Masquerade{},
+				}},
+			})
+			if err := batch.Commit(); err != nil {
+				return fmt.Errorf("masquerade pods' traffic: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+func familyOf(p netip.Prefix) nft.Family {
+	if p.Addr().Is6() {
+		return nft.IPv6
+	}
+	return nft.IPv4
 }
 
 // Ready is nil once pods can be attached.
@@ -199,7 +236,8 @@ func Remove(cfg Config) error {
 	for _, p := range ports {
 		errs = append(errs, netlink.RemoveLink(p))
 	}
-	errs = append(errs, netlink.RemoveLink(cfg.Name), os.RemoveAll(filepath.Join(cfg.StateDir, "addresses")))
+	errs = append(errs, netlink.RemoveLink(cfg.Name), nft.Remove(nft.IPv4, cfg.Name), nft.Remove(nft.IPv6, cfg.Name),
+		os.RemoveAll(filepath.Join(cfg.StateDir, "addresses")))
 	return errors.Join(errs...)
 }
 

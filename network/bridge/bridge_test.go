@@ -78,7 +78,7 @@ func TestAttach(t *testing.T) {
 	if err := netns.Set(host); err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{Name: "skb", StateDir: t.TempDir(), Logger: slog.Default()}
+	cfg := Config{Name: "skb", StateDir: t.TempDir(), ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.251.0.0/16")}, Logger: slog.Default()}
 	b, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,96 @@
+package proxy
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/utils/ptr"
+)
+
+func TestPorts(t *testing.T) {
+	ep := func(ip, node string, ready, serving, terminating bool) discoveryv1.Endpoint {
+		return discoveryv1.Endpoint{Addresses: []string{ip}, NodeName: &node,
+			Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &serving, Terminating: &terminating}}
+	}
+	slice := func(port int32, eps ...discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+		return &discoveryv1.EndpointSlice{Endpoints: eps, Ports: []discoveryv1.EndpointPort{
+			{Name: ptr.To("http"), Protocol: ptr.To(corev1.ProtocolTCP), Port: &port},
+			{Name: ptr.To("other"), Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To(port + 1)}}}
+	}
+	up := func(ip, node string) discoveryv1.Endpoint { return ep(ip, node, true, true, false) }
+	service := func(change func(*corev1.ServiceSpec)) *corev1.Service {
+		s := &corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.9", ClusterIPs: []string{"10.96.0.9"},
+			Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, NodePort: 30001}}}}
+		change(&s.Spec)
+		return s
+	}
+	same := func(*corev1.ServiceSpec) {}
+	local := corev1.ServiceInternalTrafficPolicyLocal
+	for _, c := range []struct {
+		name               string
+		svc                *corev1.Service
+		slices             []*discoveryv1.EndpointSlice
+		internal, external []string
+		check              func(Port) bool
+	}{
+		{name: "endpoints of several slices, each its own port", svc: service(same),
+			slices:   []*discoveryv1.EndpointSlice{slice(8081, up("10.1.0.2", "b")), slice(8080, up("10.1.0.1", "a"), up("10.1.0.1", "a"))},
+			internal: []string{"10.1.0.1:8080", "10.1.0.2:8081"}, external: []string{"10.1.0.1:8080", "10.1.0.2:8081"}},
+		{name: "not ready ones get nothing", svc: service(same),
+			slices:   []*discoveryv1.EndpointSlice{slice(80, up("10.1.0.1", "a"), ep("10.1.0.2", "a", false, false, false))},
+			internal: []string{"10.1.0.1:80"}, external: []string{"10.1.0.1:80"}},
+		{name: "only leaving ones: better than none", svc: service(same),
+			slices:   []*discoveryv1.EndpointSlice{slice(80, ep("10.1.0.2", "a", false, true, true), ep("10.1.0.3", "a", false, false, true))},
+			internal: []string{"10.1.0.2:80"}, external: []string{"10.1.0.2:80"}},
+		{name: "externalTrafficPolicy Local", svc: service(func(s *corev1.ServiceSpec) { s.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal }),
+			slices:   []*discoveryv1.EndpointSlice{slice(80, up("10.1.0.1", "a"), up("10.1.0.2", "b"))},
+			internal: []string{"10.1.0.1:80", "10.1.0.2:80"}, external: []string{"10.1.0.1:80"},
+			check: func(p Port) bool { return p.KeepSource }},
+		{name: "internalTrafficPolicy Local", svc: service(func(s *corev1.ServiceSpec) { s.InternalTrafficPolicy = &local }),
+			slices:   []*discoveryv1.EndpointSlice{slice(80, up("10.1.0.1", "a"), up("10.1.0.2", "b"))},
+			internal: []string{"10.1.0.1:80"}, external: []string{"10.1.0.1:80", "10.1.0.2:80"}},
+		{name: "affinity without a timeout", svc: service(func(s *corev1.ServiceSpec) { s.SessionAffinity = corev1.ServiceAffinityClientIP }),
+			check: func(p Port) bool { return p.Affinity == 3*time.Hour }},
+		{name: "a load balancer's address", svc: func() *corev1.Service {
+			s := service(func(s *corev1.ServiceSpec) {
+				s.Type, s.ExternalIPs = corev1.ServiceTypeLoadBalancer, []string{"192.0.2.1"}
+			})
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.2"}, {Hostname: "x"}, {IP: "192.0.2.3", IPMode: ptr.To(corev1.LoadBalancerIPModeProxy)}}
+			return s
+		}(), check: func(p Port) bool {
+			return slices.Equal(p.Externals, []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")})
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := ports(c.svc, c.slices, "a")
+			if len(got) != 1 {
+				t.Fatalf("%d ports", len(got))
+			}
+			text := func(eps []netip.AddrPort) (out []string) {
+				for _, e := range eps {
+					out = append(out, e.String())
+				}
+				return out
+			}
+			if in, ex := text(got[0].Internal), text(got[0].External); !slices.Equal(in, c.internal) || !slices.Equal(ex, c.external) {
+				t.Errorf("internal %v, external %v; want %v, %v", in, ex, c.internal, c.external)
+			}
+			if c.check != nil && !c.check(got[0]) {
+				t.Errorf("got %+v", got[0])
+			}
+		})
+	}
+	for name, s := range map[string]*corev1.Service{
+		"headless": service(func(s *corev1.ServiceSpec) { s.ClusterIP = corev1.ClusterIPNone }),
+		"external": service(func(s *corev1.ServiceSpec) { s.Type = corev1.ServiceTypeExternalName }),
+		"gone":     nil,
+	} {
+		if got := ports(s, nil, "a"); got != nil {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
