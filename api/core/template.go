@@ -1,9 +1,6 @@
 package core
 
-import (
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/validation/field"
-)
+import v1 "k8s.io/api/core/v1"
 
 // DropDisabledTemplateFields clears fields of feature gates that upstream keeps
 // off, unless old (nil on create) uses them already.
@@ -16,11 +13,5 @@ func DropDisabledTemplateFields(t, old *v1.PodTemplateSpec) {
 		oldSpec = &old.Spec
 	}
 	dropDisabledSpecFields(&t.Spec, oldSpec)
+	dropInitContainerAnnotations(t.Annotations)
 }
-
-// PodTemplateWarnings tells clients about deprecated or useless settings in a template.
-func PodTemplateWarnings(t, old *v1.PodTemplateSpec, p *field.Path) []string {
-	return nil
-}
-
-func dropDisabledSpecFields(spec, old *v1.PodSpec) {}
