@@ -1,0 +1,266 @@
+// Package images gets container images onto the node by their pull policies,
+// with credentials from pull secrets, one pull per image at a time and back-off,
+// and takes unused ones away when the disk fills.
+package images
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/distribution/reference"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/clock"
+
+	"github.com/skiff-k8s/skiff/kubelet/cri"
+)
+
+// Back-off after failed pulls of one image for one pod, as upstream.
+const (
+	initialBackOff = 10 * time.Second
+	maxBackOff     = 5 * time.Minute
+)
+
+// Error is why a container has to wait for its image, in the words of the API's
+// container status.
+type Error struct {
+	Reason, Message string
+	// RetryAt is when another try makes sense; zero: at the caller's leisure.
+	RetryAt time.Time
+}
+
+func (e *Error) Error() string { return e.Reason + ": " + e.Message }
+
+// Image is one that is present.
+type Image struct {
+	Ref      string // what the runtime calls it
+	UID      *int64
+	Username string
+}
+
+// Config of a Puller.
+type Config struct {
+	CRI   *cri.Client
+	Clock clock.PassiveClock
+	// NodeAuth is a docker config.json that serves all pods of the node; nil: none.
+	NodeAuth []byte
+}
+
+// Puller is safe for concurrent use.
+type Puller struct {
+	cfg Config
+
+	mu      sync.Mutex
+	backOff map[string]*backOff // by pod uid and image
+	pulls   map[string]*sync.Mutex
+}
+
+type backOff struct {
+	delay   time.Duration
+	last    time.Time
+	message string
+}
+
+// New makes a puller.
+func New(cfg Config) *Puller {
+	if cfg.Clock == nil {
+		cfg.Clock = clock.RealClock{}
+	}
+	return &Puller{cfg: cfg, backOff: map[string]*backOff{}, pulls: map[string]*sync.Mutex{}}
+}
+
+// Request is one container's need of an image.
+type Request struct {
+	Pod     types.UID
+	Image   string
+	Policy  corev1.PullPolicy
+	Secrets []*corev1.Secret
+	Sandbox *runtimeapi.PodSandboxConfig
+	// Event records what happens for the user.
+	Event func(eventType, reason, message string)
+}
+
+// Ensure returns the image, pulling it if the policy says so.
+func (p *Puller) Ensure(ctx context.Context, r Request) (Image, *Error) {
+	name, err := withTag(r.Image)
+	if err != nil {
+		msg := fmt.Sprintf("Failed to apply default image tag %q: couldn't parse image name %q: %v", r.Image, r.Image, err)
+		r.Event(corev1.EventTypeWarning, "InspectFailed", msg)
+		return Image{}, &Error{Reason: "InvalidImageName", Message: msg}
+	}
+	if r.Policy != corev1.PullAlways {
+		img, found, err := p.Find(ctx, name)
+		if err != nil {
+			msg := fmt.Sprintf("Failed to inspect image %q: %v", "", err)
+			r.Event(corev1.EventTypeWarning, "InspectFailed", msg)
+			return Image{}, &Error{Reason: "ImageInspectError", Message: msg}
+		}
+		if found {
+			p.forget(r.Pod, name)
+			r.Event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", r.Image))
+			return img, nil
+		}
+		if r.Policy == corev1.PullNever {
+			msg := fmt.Sprintf("Container image %q is not present with pull policy of Never", r.Image)
+			r.Event(corev1.EventTypeWarning, "ErrImageNeverPull", msg)
+			return Image{}, &Error{Reason: "ErrImageNeverPull", Message: msg}
+		}
+	}
+	return p.pull(ctx, r, name)
+}
+
+// Find asks whether an image is present.
+func (p *Puller) Find(ctx context.Context, name string) (Image, bool, error) {
+	resp, err := p.cfg.CRI.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+	if err != nil {
+		return Image{}, false, err
+	}
+	if resp.Image == nil {
+		return Image{}, false, nil
+	}
+	img := Image{Ref: resp.Image.Id, Username: resp.Image.Username}
+	if resp.Image.Uid != nil {
+		img.UID = &resp.Image.Uid.Value
+	}
+	return img, true, nil
+}
+
+func (p *Puller) pull(ctx context.Context, r Request, name string) (Image, *Error) {
+	key := string(r.Pod) + "_" + name
+	now := p.cfg.Clock.Now()
+	p.mu.Lock()
+	b := p.backOff[key]
+	lock := p.pulls[name]
+	if lock == nil {
+		lock = &sync.Mutex{}
+		p.pulls[name] = lock
+	}
+	p.mu.Unlock()
+	if b != nil && now.Sub(b.last) < b.delay {
+		msg := fmt.Sprintf("Back-off pulling image %q", name)
+		r.Event(corev1.EventTypeNormal, "BackOff", msg)
+		return Image{}, &Error{Reason: "ImagePullBackOff", Message: msg + ": " + b.message, RetryAt: b.last.Add(b.delay)}
+	}
+
+	r.Event(corev1.EventTypeNormal, "Pulling", fmt.Sprintf("Pulling image %q", name))
+	start := p.cfg.Clock.Now()
+	lock.Lock() // others that want this image wait and find it pulled
+	begun := p.cfg.Clock.Now()
+	err := p.try(ctx, r, name)
+	lock.Unlock()
+	if err == nil {
+		var img Image
+		var found bool
+		if img, found, err = p.Find(ctx, name); err == nil && found {
+			end := p.cfg.Clock.Now()
+			p.forget(r.Pod, name)
+			r.Event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.",
+				name, end.Sub(begun).Truncate(time.Millisecond), end.Sub(start).Truncate(time.Millisecond), p.size(ctx, name)))
+			return img, nil
+		}
+		if err == nil {
+			err = fmt.Errorf("the runtime pulled the image but does not have it")
+		}
+	}
+	if ctx.Err() != nil {
+		return Image{}, &Error{Reason: "ErrImagePull", Message: ctx.Err().Error()} // the pod goes away: nothing to remember
+	}
+	r.Event(corev1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %v", name, err))
+	e := pullError(name, err)
+	p.mu.Lock()
+	if b == nil || p.cfg.Clock.Since(b.last) > 2*maxBackOff {
+		b = &backOff{delay: initialBackOff}
+	} else {
+		b = &backOff{delay: min(2*b.delay, maxBackOff)}
+	}
+	b.last, b.message = p.cfg.Clock.Now(), e.Error()
+	p.backOff[key] = b
+	p.mu.Unlock()
+	// The back-off itself is shown once it is looked at again.
+	e.RetryAt = b.last.Add(time.Second)
+	return Image{}, e
+}
+
+// pullError gives the two failures that CRI names a reason of their own.
+func pullError(name string, err error) *Error {
+	msg := cri.Message(err)
+	for _, k := range []struct{ prefix, text string }{
+		{"RegistryUnavailable", "the registry is unavailable"}, {"SignatureValidationFailed", "the signature validation failed"},
+	} {
+		if rest, ok := strings.CutPrefix(msg, k.prefix); ok {
+			return &Error{Reason: k.prefix, Message: fmt.Sprintf("image pull failed for %s because %s%s", name, k.text, rest)}
+		}
+	}
+	return &Error{Reason: "ErrImagePull", Message: err.Error()}
+}
+
+func (p *Puller) try(ctx context.Context, r Request, name string) error {
+	creds := credentials(repository(name), r.Secrets, p.cfg.NodeAuth)
+	if len(creds) == 0 {
+		creds = []*runtimeapi.AuthConfig{nil}
+	}
+	var errs []string
+	for _, auth := range creds {
+		_, err := p.cfg.CRI.Images.PullImage(ctx, &runtimeapi.PullImageRequest{
+			Image: &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: r.Image}, Auth: auth, SandboxConfig: r.Sandbox,
+		})
+		if err == nil {
+			return nil
+		}
+		if len(creds) == 1 {
+			return err
+		}
+		errs = append(errs, cri.Message(err))
+	}
+	return fmt.Errorf("[%s]", strings.Join(errs, ", "))
+}
+
+func (p *Puller) size(ctx context.Context, name string) uint64 {
+	resp, err := p.cfg.CRI.Images.ImageStatus(ctx, &runtimeapi.ImageStatusRequest{Image: &runtimeapi.ImageSpec{Image: name}})
+	if err != nil {
+		return 0
+	}
+	return resp.GetImage().GetSize()
+}
+
+// Forget drops what is remembered of a pod.
+func (p *Puller) Forget(pod types.UID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for k := range p.backOff {
+		if strings.HasPrefix(k, string(pod)+"_") {
+			delete(p.backOff, k)
+		}
+	}
+}
+
+func (p *Puller) forget(pod types.UID, name string) {
+	p.mu.Lock()
+	delete(p.backOff, string(pod)+"_"+name)
+	p.mu.Unlock()
+}
+
+// withTag adds :latest to a name without tag and digest and leaves the rest as the
+// user wrote it: which registry a short name means is the runtime's to say.
+func withTag(image string) (string, error) {
+	named, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
+		return "", err
+	}
+	if reference.IsNameOnly(named) {
+		return image + ":latest", nil
+	}
+	return image, nil
+}
+
+func repository(name string) string {
+	named, err := reference.ParseNormalizedNamed(name)
+	if err != nil {
+		return name
+	}
+	return named.Name()
+}
