@@ -133,7 +133,7 @@ func validateStatefulSetSpec(s, old *appsv1.StatefulSetSpec, p *field.Path) fiel
 	}
 	if old == nil {
 		for i := range s.VolumeClaimTemplates {
-			errs = append(errs, core.ValidatePersistentVolumeClaimSpec(&s.VolumeClaimTemplates[i].Spec,
+			errs = append(errs, core.ValidateClaimSpec(&s.VolumeClaimTemplates[i].Spec, nil,
 				p.Child("volumeClaimTemplates").Index(i).Child("spec"))...)
 		}
 	}
@@ -241,6 +241,10 @@ func statefulSetWarnings(s, old *appsv1.StatefulSet) []string {
 		oldTemplate = &old.Spec.Template
 	}
 	warnings := core.PodTemplateWarnings(&s.Spec.Template, oldTemplate, templatePath())
+	for i := range s.Spec.VolumeClaimTemplates {
+		p := field.NewPath("spec", "volumeClaimTemplates").Index(i)
+		warnings = append(warnings, core.ClaimSpecWarnings(&s.Spec.VolumeClaimTemplates[i].Spec, p)...)
+	}
 	if ptr.Deref(s.Spec.RevisionHistoryLimit, 0) < 0 {
 		warnings = append(warnings, "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended")
 	}

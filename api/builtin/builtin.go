@@ -33,14 +33,40 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"github.com/skiff-k8s/skiff/api"
+	"github.com/skiff-k8s/skiff/api/apiextensions"
+	"github.com/skiff-k8s/skiff/api/apiregistration"
+	"github.com/skiff-k8s/skiff/api/apps"
+	"github.com/skiff-k8s/skiff/api/authentication"
+	"github.com/skiff-k8s/skiff/api/authorization"
+	"github.com/skiff-k8s/skiff/api/batch"
+	"github.com/skiff-k8s/skiff/api/certificates"
+	"github.com/skiff-k8s/skiff/api/coordination"
 	"github.com/skiff-k8s/skiff/api/core"
+	"github.com/skiff-k8s/skiff/api/discovery"
+	"github.com/skiff-k8s/skiff/api/networking"
+	"github.com/skiff-k8s/skiff/api/policy"
+	"github.com/skiff-k8s/skiff/api/rbac"
+	"github.com/skiff-k8s/skiff/api/scheduling"
 )
 
 // Resources are all built-in resources, group by group.
 func Resources() []*api.Resource {
 	var all []*api.Resource
 	for _, group := range []func() []*api.Resource{
+		apiextensions.Resources,
+		apiregistration.Resources,
+		apps.Resources,
+		authentication.Resources,
+		authorization.Resources,
+		batch.Resources,
+		certificates.Resources,
+		coordination.Resources,
 		core.Resources,
+		discovery.Resources,
+		networking.Resources,
+		policy.Resources,
+		rbac.Resources,
+		scheduling.Resources,
 	} {
 		all = append(all, group()...)
 	}
