@@ -1,0 +1,87 @@
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Check is one part of the server's health. Run is called for each probe and must be
+// quick; it honours its context.
+type Check struct {
+	Name string
+	Run  func(ctx context.Context) error
+	// Live: it counts for /livez too, where failing means that only a restart helps.
+	Live bool
+}
+
+// checkTimeout bounds one probe.
+const checkTimeout = 5 * time.Second
+
+// health serves /healthz, /livez and /readyz with ?verbose, ?exclude= and a path for each check.
+type health struct {
+	checks   []Check
+	stopping <-chan struct{}
+}
+
+func newHealth(checks []Check, stopping <-chan struct{}) *health {
+	h := &health{stopping: stopping}
+	h.checks = append(h.checks, Check{Name: "ping", Live: true, Run: func(context.Context) error { return nil }})
+	h.checks = append(h.checks, checks...)
+	h.checks = append(h.checks, Check{Name: "shutdown", Run: func(context.Context) error {
+		select {
+		case <-stopping:
+			return fmt.Errorf("process is shutting down")
+		default:
+			return nil
+		}
+	}})
+	return h
+}
+
+func (h *health) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	path := strings.Trim(req.URL.Path, "/")
+	kind, one, _ := strings.Cut(path, "/")
+	ctx, cancel := context.WithTimeout(req.Context(), checkTimeout)
+	defer cancel()
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+
+	exclude := req.URL.Query()["exclude"]
+	var out strings.Builder
+	failed, found := false, false
+	for _, c := range h.checks {
+		if kind == "livez" && !c.Live || one != "" && c.Name != one {
+			continue
+		}
+		found = true
+		if slices.Contains(exclude, c.Name) {
+			fmt.Fprintf(&out, "[+]%s excluded: ok\n", c.Name)
+			continue
+		}
+		if err := c.Run(ctx); err != nil {
+			failed = true
+			if one != "" {
+				http.Error(w, fmt.Sprintf("internal server error: %v", err), http.StatusInternalServerError)
+				return
+			}
+			fmt.Fprintf(&out, "[-]%s failed: %v\n", c.Name, err)
+			continue
+		}
+		fmt.Fprintf(&out, "[+]%s ok\n", c.Name)
+	}
+	_, verbose := req.URL.Query()["verbose"]
+	switch {
+	case one != "" && !found:
+		http.NotFound(w, req)
+	case failed:
+		http.Error(w, out.String()+kind+" check failed", http.StatusInternalServerError)
+	case one != "" || !verbose:
+		fmt.Fprint(w, "ok")
+	default:
+		fmt.Fprintf(w, "%s%s check passed\n", out.String(), kind)
+	}
+}

@@ -1,0 +1,159 @@
+package rest
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/warning"
+	"sigs.k8s.io/yaml"
+
+	"github.com/skiff-k8s/skiff/apiserver/negotiate"
+)
+
+// input reads the body and its media type.
+func (c *call) input(custom bool) ([]byte, negotiate.Media, error) {
+	media, err := negotiate.Input(c.req.Header.Get("Content-Type"), negotiate.Allow{NoProtobuf: custom})
+	if err != nil {
+		return nil, media, err
+	}
+	data, err := c.body()
+	return data, media, err
+}
+
+// strict tells whether unknown and duplicate fields matter.
+func strict(directive string) bool { return directive != metav1.FieldValidationIgnore }
+
+// decode reads an object with its defaults. The directive says whether unknown and
+// duplicate fields are errors, warnings (also the default) or nothing.
+func (r *resource) decode(ctx context.Context, media negotiate.Media, data []byte, directive string) (runtime.Object, *schema.GroupVersionKind, error) {
+	if r.custom {
+		return r.decodeCustom(ctx, media, data, directive)
+	}
+	kind := r.gvk
+	obj, gvk, err := r.g.codecs.Decode(media, strict(directive), data, &kind, r.New())
+	if err != nil {
+		s, isStrict := runtime.AsStrictDecodingError(err)
+		if !isStrict || obj == nil || directive == metav1.FieldValidationStrict {
+			return nil, nil, decodeError(err, gvk, r.Kind, data)
+		}
+		warnStrict(ctx, s.Errors())
+	}
+	r.fill(obj)
+	return obj, gvk, nil
+}
+
+func (r *resource) decodeCustom(ctx context.Context, media negotiate.Media, data []byte, directive string) (runtime.Object, *schema.GroupVersionKind, error) {
+	u, gvk, err := negotiate.DecodeUnstructured(media, strict(directive), data, r.gvk)
+	var problems []error
+	if err != nil {
+		s, isStrict := runtime.AsStrictDecodingError(err)
+		if !isStrict || u == nil {
+			return nil, nil, decodeError(err, gvk, r.Kind, data)
+		}
+		problems = s.Errors()
+	}
+	problems = append(problems, r.prune(u)...)
+	if len(problems) > 0 && strict(directive) {
+		if directive == metav1.FieldValidationStrict {
+			return nil, nil, decodeError(runtime.NewStrictDecodingError(problems), gvk, r.Kind, data)
+		}
+		warnStrict(ctx, problems)
+	}
+	r.fill(u)
+	return u, gvk, nil
+}
+
+// prune drops what the schema does not know.
+func (r *resource) prune(obj runtime.Object) []error {
+	if r.Prune == nil {
+		return nil
+	}
+	var errs []error
+	for _, p := range r.Prune(obj) {
+		errs = append(errs, fmt.Errorf("unknown field %q", p))
+	}
+	return errs
+}
+
+// decodeError says what could not be read, in upstream's words.
+func decodeError(err error, gvk *schema.GroupVersionKind, want string, data []byte) error {
+	if gvk != nil && gvk.Kind != "" {
+		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", gvk.Kind, gvk.Version, want, err))
+	}
+	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", want, err, summary(data)))
+}
+
+func summary(data []byte) string {
+	const most = 30
+	switch {
+	case len(data) == 0:
+		return "<empty>"
+	case data[0] == '{':
+		if len(data) > most {
+			return string(data[:most]) + " ..."
+		}
+		return string(data)
+	case len(data) > most:
+		return hex.EncodeToString(data[:most]) + " ..."
+	}
+	return hex.EncodeToString(data)
+}
+
+// warnStrict turns decoding problems into warnings, one for each line of YAML's.
+func warnStrict(ctx context.Context, errs []error) {
+	for _, err := range errs {
+		text := err.Error()
+		for _, prefix := range []string{"yaml: unmarshal errors:\n", "error converting YAML to JSON: yaml: unmarshal errors:\n"} {
+			if rest, ok := strings.CutPrefix(text, prefix); ok {
+				for line := range strings.SplitSeq(rest, "\n") {
+					warning.AddWarning(ctx, "", strings.TrimSpace(line))
+				}
+				text = ""
+				break
+			}
+		}
+		if text != "" {
+			warning.AddWarning(ctx, "", text)
+		}
+	}
+}
+
+// decodeDelete reads DeleteOptions, whatever group's name they come in: clients of old
+// encode them in the group of the resource.
+func decodeDelete(media negotiate.Media, data []byte, into *metav1.DeleteOptions) error {
+	if media == negotiate.Protobuf {
+		body, ok := bytes.CutPrefix(data, protoMagic)
+		if !ok {
+			return apierrors.NewBadRequest("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")
+		}
+		var u runtime.Unknown
+		if err := u.Unmarshal(body); err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		if err := into.Unmarshal(u.Raw); err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		into.Kind = u.Kind
+	} else if err := yaml.Unmarshal(data, into); err != nil {
+		return apierrors.NewBadRequest(err.Error())
+	}
+	if into.Kind != "" && into.Kind != "DeleteOptions" {
+		return apierrors.NewBadRequest("decoded object cannot be converted to DeleteOptions")
+	}
+	return nil
+}
+
+func yamlToJSON(data []byte) ([]byte, error) { return yaml.YAMLToJSON(data) }
+
+// inputOf is the media type of a body that is not a resource's own kind.
+func inputOf(req *http.Request) (negotiate.Media, error) {
+	return negotiate.Input(req.Header.Get("Content-Type"), negotiate.Allow{})
+}

@@ -1,0 +1,215 @@
+// Package apiserver is the API server: the HTTP server, its chain of filters, and what
+// it serves besides resources (health, version, metrics, discovery, OpenAPI).
+//
+// Owns: composing the parts that live in its sub-packages. Must not: hold their logic.
+package apiserver
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/utils/clock"
+
+	"github.com/skiff-k8s/skiff/api"
+	"github.com/skiff-k8s/skiff/apiserver/cacher"
+	"github.com/skiff-k8s/skiff/apiserver/discovery"
+	"github.com/skiff-k8s/skiff/apiserver/openapi"
+	"github.com/skiff-k8s/skiff/apiserver/rest"
+	"github.com/skiff-k8s/skiff/apiserver/seams"
+	"github.com/skiff-k8s/skiff/apiserver/streams"
+)
+
+// Config is all that an API server is made of.
+type Config struct {
+	Caches    cacher.Set
+	Scheme    *runtime.Scheme
+	Resources []*api.Resource
+	// Served are further resources, for those that need more than their declaration.
+	Served []*seams.Served
+
+	// Authenticator nil: everyone is system:anonymous. Authorizer nil: all is allowed.
+	// Admission nil: all is admitted. Only tests leave them out.
+	Authenticator authenticator.Request
+	Authorizer    authorizer.Authorizer
+	Admission     seams.Admission
+	// Audit wraps the chain behind authentication; may be nil.
+	Audit func(http.Handler) http.Handler
+
+	Endpoints []seams.Endpoint
+	Hooks     []seams.Hooks
+	// Paths are handlers of non-resource paths (/openid/v1/jwks …), behind
+	// authorization; one that ends in a slash has everything below it.
+	Paths map[string]http.Handler
+	// Checks join /readyz, and /livez where they say so.
+	Checks []Check
+
+	// Types and OpenAPI give the schemas of built-in kinds at first use; nil: deduced, and none.
+	Types   func() managedfields.TypeConverter
+	OpenAPI openapi.Definitions
+
+	// Listener accepts connections; Run closes it. nil: ServeHTTP and Transport only.
+	Listener net.Listener
+	// TLS serves HTTPS; nil: plain HTTP, for tests.
+	TLS *tls.Config
+	// ServerAddress is what /api advertises ("192.0.2.1:6443"); may be empty.
+	ServerAddress string
+	// KubeletTLS authenticates the server to kubelets; nil: plain defaults.
+	KubeletTLS *tls.Config
+
+	// MaxInFlight and MaxMutating bound concurrent reads and writes; 0: 400 and 200.
+	MaxInFlight, MaxMutating int
+	// ShutdownGrace is how long requests may go on after the end of Run's context; 0: 10 s.
+	ShutdownGrace time.Duration
+
+	Logger *slog.Logger
+	Clock  clock.PassiveClock
+}
+
+// Server is an API server.
+type Server struct {
+	c         Config
+	log       *slog.Logger
+	registry  *rest.Registry
+	resolver  *request.RequestInfoFactory
+	discovery *discovery.Handler
+	openapi   *openapi.Handler
+	metrics   *metrics
+	health    *health
+	handler   http.Handler
+	http      *http.Server
+	stopping  chan struct{}
+	started   atomic.Bool
+}
+
+// New builds a server; nothing runs yet but ServeHTTP and Transport work.
+func New(c Config) (*Server, error) {
+	if c.Caches == nil || c.Scheme == nil {
+		return nil, errors.New("apiserver: Config.Caches and Config.Scheme are required")
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Clock == nil {
+		c.Clock = clock.RealClock{}
+	}
+	if c.Authorizer == nil {
+		c.Authorizer = authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+			return authorizer.DecisionAllow, "", nil
+		})
+	}
+	if c.MaxInFlight == 0 {
+		c.MaxInFlight = 400
+	}
+	if c.MaxMutating == 0 {
+		c.MaxMutating = 200
+	}
+	if c.ShutdownGrace == 0 {
+		c.ShutdownGrace = 10 * time.Second
+	}
+	s := &Server{c: c, log: c.Logger, stopping: make(chan struct{}), metrics: newMetrics(c.Clock)}
+	s.resolver = &request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+	kubelets := streams.New(streams.Config{TLS: c.KubeletTLS, Caches: c.Caches, Authorizer: c.Authorizer, Logger: c.Logger})
+	s.registry = rest.NewRegistry(rest.Config{
+		Caches: c.Caches, Scheme: c.Scheme, Admission: c.Admission, Authorizer: c.Authorizer,
+		Endpoints: append(kubelets.Endpoints(), c.Endpoints...), Hooks: c.Hooks, Types: c.Types,
+		Clock: c.Clock, Logger: c.Logger, Stopping: s.stopping,
+	})
+	served := make([]*seams.Served, 0, len(c.Resources)+len(c.Served))
+	for _, r := range c.Resources {
+		served = append(served, &seams.Served{Resource: r})
+	}
+	if err := s.registry.Add(append(served, c.Served...)...); err != nil {
+		return nil, fmt.Errorf("apiserver: %w", err)
+	}
+	s.discovery = discovery.New(discovery.Config{Source: s.registry, Codecs: s.registry.Codecs(), Address: c.ServerAddress, Fail: s.registry.WriteError})
+	s.openapi = openapi.New(openapi.Config{Source: s.registry, Definitions: c.OpenAPI, Version: Version().GitVersion, Logger: c.Logger})
+	s.health = newHealth(c.Checks, s.stopping)
+	s.handler = s.chain()
+	s.http = newHTTPServer(s.handler, c)
+	return s, nil
+}
+
+// newHTTPServer sizes HTTP/2 for API traffic: many small streams, request bodies of up
+// to 3 MiB, and dead connections found by pings.
+func newHTTPServer(h http.Handler, c Config) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 32 * time.Second, // just shy of requestTimeoutUpperBound
+		IdleTimeout:       90 * time.Second,
+		MaxHeaderBytes:    1 << 20,
+		ErrorLog:          log.New(debugWriter{c.Logger}, "", 0),
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          250,
+			MaxReadFrameSize:              64 << 10,
+			MaxReceiveBufferPerConnection: 1 << 20,
+			MaxReceiveBufferPerStream:     256 << 10,
+			SendPingTimeout:               30 * time.Second,
+			PingTimeout:                   15 * time.Second,
+		},
+	}
+}
+
+// debugWriter takes net/http's complaints about clients (failed handshakes …).
+type debugWriter struct{ log *slog.Logger }
+
+func (w debugWriter) Write(p []byte) (int, error) {
+	w.log.Debug("http server", "text", string(p))
+	return len(p), nil
+}
+
+// Registry adds and removes resources at run time.
+func (s *Server) Registry() *rest.Registry { return s.registry }
+
+// ServeHTTP is the whole chain, for tests and listeners of others.
+func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) { s.handler.ServeHTTP(w, req) }
+
+// Run serves the listener until ctx ends; then watches end, /readyz fails, and requests
+// have ShutdownGrace to finish. It may be called once.
+func (s *Server) Run(ctx context.Context) error {
+	if s.started.Swap(true) {
+		return errors.New("apiserver: Run was called before")
+	}
+	if s.c.Listener == nil {
+		<-ctx.Done()
+		close(s.stopping)
+		return nil
+	}
+	ln := s.c.Listener
+	if s.c.TLS != nil {
+		conf := s.c.TLS.Clone()
+		conf.MinVersion = max(conf.MinVersion, tls.VersionTLS12)
+		conf.NextProtos = []string{"h2", "http/1.1"}
+		ln = tls.NewListener(ln, conf)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.http.Serve(ln) }()
+	select {
+	case err := <-served:
+		close(s.stopping)
+		return fmt.Errorf("serving %s: %w", s.c.Listener.Addr(), err)
+	case <-ctx.Done():
+	}
+	close(s.stopping)
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.c.ShutdownGrace)
+	defer cancel()
+	err := s.http.Shutdown(grace)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = s.http.Close()
+	}
+	<-served
+	return err
+}
