@@ -1,0 +1,130 @@
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+
+	"github.com/skiff-k8s/skiff/api/builtin"
+	"github.com/skiff-k8s/skiff/apiserver"
+	"github.com/skiff-k8s/skiff/apiserver/authn"
+	"github.com/skiff-k8s/skiff/apiserver/authz"
+	"github.com/skiff-k8s/skiff/apiserver/bootstrap"
+	"github.com/skiff-k8s/skiff/apiserver/cacher"
+	"github.com/skiff-k8s/skiff/cluster/process"
+	"github.com/skiff-k8s/skiff/component"
+	"github.com/skiff-k8s/skiff/store/etcd"
+)
+
+// RunControlPlane runs etcd, the API server, the scheduler and the controllers of the
+// cluster in dir until ctx ends.
+func RunControlPlane(ctx context.Context, dir string) error {
+	c, err := Load(dir)
+	if err != nil {
+		return err
+	}
+	p := Paths{dir}
+	lock, err := process.Lock(p.Lock(ControlPlane))
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	creds, err := EnsureCredentials(dir, c)
+	if err != nil {
+		return err
+	}
+	log := newLogger()
+	cp, err := newControlPlane(c, p, creds, log)
+	if err != nil {
+		return err
+	}
+	return cp.Run(ctx)
+}
+
+// newControlPlane composes the control plane; nothing runs before the group does.
+func newControlPlane(c *Config, p Paths, creds *Credentials, log *slog.Logger) (*component.Group, error) {
+	db, err := etcd.New(etcd.Config{DataDir: p.Etcd(), Name: c.NodeName, Logger: log.With("component", "etcd")})
+	if err != nil {
+		return nil, err
+	}
+	scheme, resources := builtin.Scheme(), builtin.Resources()
+	caches, err := cacher.New(cacher.Config{Store: db, Scheme: scheme, Logger: log.With("component", "cacher")})
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range resources {
+		if r.StoragePath == "" {
+			continue
+		}
+		if err := caches.Add(cacher.Key(r), r); err != nil {
+			return nil, err
+		}
+	}
+	issuer, err := authn.NewIssuer(authn.IssuerConfig{Key: creds.TokenKey, URL: "https://kubernetes.default.svc." + c.Domain})
+	if err != nil {
+		return nil, err
+	}
+	clientCAs := x509.NewCertPool()
+	clientCAs.AppendCertsFromPEM(creds.CA.Cert)
+	users, err := authn.New(authn.Config{
+		ClientCAs: func() *x509.CertPool { return clientCAs },
+		Issuer:    issuer, Caches: caches, Bootstrap: true, Anonymous: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	nodeRules, err := bootstrap.NodeRules()
+	if err != nil {
+		return nil, err
+	}
+	rights, err := authz.New(authz.Config{Caches: caches, NodeRules: nodeRules, Log: log.With("component", "authz")})
+	if err != nil {
+		return nil, err
+	}
+	serving, err := certificate(creds.APIServer)
+	if err != nil {
+		return nil, err
+	}
+	kubeletClient, err := certificate(creds.KubeletClient)
+	if err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("tcp", netip.AddrPortFrom(netip.IPv6Unspecified(), c.APIPort).String())
+	if err != nil {
+		return nil, fmt.Errorf("listen for the API: %w", err)
+	}
+	server, err := apiserver.New(apiserver.Config{
+		Caches: caches, Scheme: scheme, Resources: resources,
+		Authenticator: users, Authorizer: rights,
+		Listener:      listener,
+		TLS:           &tls.Config{Certificates: []tls.Certificate{serving}, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12},
+		ServerAddress: netip.AddrPortFrom(c.NodeIP, c.APIPort).String(),
+		KubeletTLS:    &tls.Config{Certificates: []tls.Certificate{kubeletClient}, RootCAs: clientCAs, MinVersion: tls.VersionTLS12},
+		Logger:        log.With("component", "apiserver"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	group := component.NewGroup(log)
+	group.Add(component.Member{Name: "etcd", Component: db, Ready: waitClosed(db.Ready())})
+	group.Add(component.Member{Name: "cacher", Component: caches, Ready: waitClosed(caches.Ready())})
+	group.Add(component.Member{Name: "authz", Component: rights})
+	group.Add(component.Member{Name: "apiserver", Component: server})
+	return group, nil
+}
+
+// waitClosed makes a readiness channel a Ready function.
+func waitClosed(ch <-chan struct{}) func(context.Context) error {
+	return func(ctx context.Context) error {
+		select {
+		case <-ch:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"github.com/skiff-k8s/skiff/cluster/process"
+	"github.com/skiff-k8s/skiff/host/cgroup"
+	"github.com/skiff-k8s/skiff/host/mount"
+	"github.com/skiff-k8s/skiff/network/bridge"
+	"github.com/skiff-k8s/skiff/proxy/nftables"
+)
+
+// DownOptions say which cluster to take away.
+type DownOptions struct {
+	Dir string
+	// Purge removes the data directory too.
+	Purge    bool
+	Progress io.Writer
+}
+
+// Down ends a cluster's processes and containers and takes away every mount, cgroup,
+// link and nftables table that it made. It works from what is on disk, so it also cleans
+// up after processes that were killed. Idempotent.
+func Down(ctx context.Context, o DownOptions) error {
+	c, err := Load(o.Dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("no cluster in %s; name one with --name or --data-dir", o.Dir)
+	}
+	if err != nil {
+		return err
+	}
+	if os.Geteuid() != 0 {
+		return errors.New("taking a cluster away needs root")
+	}
+	p := Paths{o.Dir}
+	s := newSteps(o.Progress)
+	var errs []error
+	for _, step := range []struct {
+		name string
+		do   func() error
+	}{
+		{"node process ended", func() error { return process.Stop(ctx, p.Lock(Node), 20*time.Second) }},
+		{"control plane ended", func() error { return process.Stop(ctx, p.Lock(ControlPlane), 20*time.Second) }},
+		{"containers ended", func() error { return purgeContainers(ctx, c, p) }},
+		{"network removed", func() error {
+			return errors.Join(nftables.Remove(c.servicesTable()), bridge.Remove(c.bridgeConfig(p)))
+		}},
+		{"mounts and cgroups removed", func() error {
+			return errors.Join(unmountBelow(p.Dir), removeCgroups(c.cgroupRoot()))
+		}},
+		{"data removed", func() error {
+			if !o.Purge {
+				return nil
+			}
+			return removeData(p)
+		}},
+	} {
+		if err := step.do(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", step.name, err))
+			continue
+		}
+		if step.name != "data removed" || o.Purge {
+			s.done(step.name)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// removeData removes the data directory, cluster.json last: what a crash leaves is still
+// known as a cluster's, and the next purge goes on.
+func removeData(p Paths) error {
+	entries, err := os.ReadDir(p.Dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if path := p.Dir + "/" + e.Name(); path != p.Config() {
+			if err := os.RemoveAll(path); err != nil {
+				return err
+			}
+		}
+	}
+	return os.RemoveAll(p.Dir)
+}
+
+func unmountBelow(dir string) error {
+	points, err := mount.Kernel{}.Under(dir)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range points { // deepest first
+		errs = append(errs, mount.Kernel{}.Unmount(p))
+	}
+	return errors.Join(errs...)
+}
+
+func removeCgroups(root string) error {
+	tree, err := cgroup.Open("/sys/fs/cgroup")
+	if err != nil {
+		return err
+	}
+	return tree.Remove(root)
+}

@@ -1,0 +1,321 @@
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/skiff-k8s/skiff/cluster/check"
+	"github.com/skiff-k8s/skiff/cluster/process"
+)
+
+// UpOptions say which cluster to bring up.
+type UpOptions struct {
+	Name, Dir string
+	// Executable is the skiff binary that both processes run.
+	Executable string
+	// PlainHTTPRegistries replace those of cluster.json where given.
+	PlainHTTPRegistries []string
+	// Progress gets a line for each step.
+	Progress io.Writer
+	// Timeout for everything; 0: two minutes.
+	Timeout time.Duration
+}
+
+// Running is a cluster that is up.
+type Running struct {
+	Config *Config
+	Paths  Paths
+	opts   UpOptions
+	steps  *steps
+}
+
+// Up starts what does not run of a cluster and returns once its node is Ready and its DNS
+// answers, or with the reason why not. Processes that it started go on after an error.
+func Up(ctx context.Context, o UpOptions) (*Running, error) {
+	if err := Validate(o.Name, o.Dir); err != nil {
+		return nil, err
+	}
+	if o.Timeout == 0 {
+		o.Timeout = 2 * time.Minute
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
+	defer cancel()
+	p := Paths{o.Dir}
+	s := newSteps(o.Progress)
+	c, err := prepare(p, o, s)
+	if err != nil {
+		return nil, err
+	}
+	r := &Running{Config: c, Paths: p, opts: o, steps: s}
+	cp, err := r.ensure(ControlPlane)
+	if err != nil {
+		return nil, err
+	}
+	node, err := r.ensure(Node)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := failWith(ctx, ControlPlane, cp)
+	defer stop()
+	ctx, stop = failWith(ctx, Node, node)
+	defer stop()
+	for _, step := range []struct {
+		name string
+		wait func(context.Context, *Config, Paths) error
+	}{
+		{"API server ready", waitAPI},
+		{"node ready", waitNode},
+		{"cluster DNS answers", waitDNS},
+	} {
+		if err := step.wait(ctx, c, p); err != nil {
+			if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
+				err = cause
+			}
+			return nil, fmt.Errorf("%s: %w (logs: %s)", step.name, err, p.Logs())
+		}
+		s.done(step.name)
+	}
+	return r, nil
+}
+
+// prepare checks the host and makes configuration and credentials.
+func prepare(p Paths, o UpOptions, s *steps) (*Config, error) {
+	running, err := anyRunning(p)
+	if err != nil {
+		return nil, err
+	}
+	if !running {
+		host := check.Config{DataDir: o.Dir, Ports: []uint16{6443, 10250}}
+		if c, err := Load(o.Dir); err == nil {
+			host.Ports = []uint16{c.APIPort, c.KubeletPort}
+		}
+		if err := check.Problems(check.Host(host)); err != nil {
+			return nil, err
+		}
+		s.done("host checked")
+	}
+	c, err := LoadOrCreate(o.Name, o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if len(o.PlainHTTPRegistries) > 0 {
+		c.PlainHTTPRegistries = o.PlainHTTPRegistries
+		if err := c.save(o.Dir); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := EnsureCredentials(o.Dir, c); err != nil {
+		return nil, err
+	}
+	s.done("certificates and kubeconfig")
+	return c, os.MkdirAll(p.Run(), 0o755)
+}
+
+func anyRunning(p Paths) (bool, error) {
+	for _, role := range []Role{ControlPlane, Node} {
+		pid, err := process.Running(p.Lock(role))
+		if err != nil || pid != 0 {
+			return pid != 0, err
+		}
+	}
+	return false, nil
+}
+
+// ensure starts a role unless it runs; nil: it ran already.
+func (r *Running) ensure(role Role) (*process.Child, error) {
+	pid, err := process.Running(r.Paths.Lock(role))
+	if err != nil {
+		return nil, err
+	}
+	if pid != 0 {
+		r.steps.done(fmt.Sprintf("%s runs already (pid %d)", role, pid))
+		return nil, nil
+	}
+	child, err := process.Start([]string{r.opts.Executable, string(role), "--data-dir", r.Paths.Dir}, r.Paths.Log(role))
+	if err != nil {
+		return nil, err
+	}
+	r.steps.done(fmt.Sprintf("%s started (pid %d)", role, child.PID))
+	return child, nil
+}
+
+// failWith ends the context with the reason when a child ends.
+func failWith(ctx context.Context, role Role, child *process.Child) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	if child != nil {
+		go func() {
+			select {
+			case <-child.Done:
+				cancel(fmt.Errorf("the %s process ended: %w", role, child.Failure()))
+			case <-ctx.Done():
+			}
+		}()
+	}
+	return ctx, func() { cancel(nil) }
+}
+
+// Supervise starts processes again that end, until ctx ends.
+func (r *Running) Supervise(ctx context.Context) error {
+	const pause = time.Second // between two looks, and so between two starts
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		for _, role := range []Role{ControlPlane, Node} {
+			if pid, err := process.Running(r.Paths.Lock(role)); err != nil {
+				return err
+			} else if pid != 0 {
+				continue
+			}
+			fmt.Fprintf(r.opts.Progress, "the %s process ended; starting it again (log: %s)\n", role, r.Paths.Log(role))
+			if _, err := process.Start([]string{r.opts.Executable, string(role), "--data-dir", r.Paths.Dir}, r.Paths.Log(role)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// poll tries until it works. What it asks is another process, so there is nothing to wait on.
+func poll(ctx context.Context, every time.Duration, try func(context.Context) error) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		err := try(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+func waitAPI(ctx context.Context, c *Config, p Paths) error {
+	ca, err := os.ReadFile(p.PKI() + "/ca.crt")
+	if err != nil {
+		return fmt.Errorf("read CA: %w", err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(ca)
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}}}
+	defer client.CloseIdleConnections()
+	return poll(ctx, 10*time.Millisecond, func(ctx context.Context) error {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.Server()+"/readyz", nil)
+		if err != nil {
+			return err
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			text, _ := io.ReadAll(io.LimitReader(resp.Body, 4096))
+			return fmt.Errorf("/readyz says %s: %s", resp.Status, text)
+		}
+		return nil
+	})
+}
+
+// AdminConfig is the client configuration of the admin kubeconfig.
+func AdminConfig(p Paths) (*rest.Config, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", p.Kubeconfig())
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	return cfg, nil
+}
+
+func waitNode(ctx context.Context, c *Config, p Paths) error {
+	cfg, err := AdminConfig(p)
+	if err != nil {
+		return err
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	reason := errors.New("the node is not registered")
+	opts := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", c.NodeName).String()}
+	for {
+		w, err := client.CoreV1().Nodes().Watch(ctx, opts)
+		if err != nil {
+			return fmt.Errorf("watch node: %w", err)
+		}
+		for ev := range w.ResultChan() {
+			node, ok := ev.Object.(*corev1.Node)
+			if !ok {
+				break
+			}
+			ready, why := nodeReady(node)
+			if ready {
+				w.Stop()
+				return nil
+			}
+			reason = why
+		}
+		w.Stop()
+		if ctx.Err() != nil {
+			return reason
+		}
+	}
+}
+
+func nodeReady(n *corev1.Node) (bool, error) {
+	for _, cond := range n.Status.Conditions {
+		if cond.Type == corev1.NodeReady {
+			return cond.Status == corev1.ConditionTrue, fmt.Errorf("node %s is not ready: %s: %s", n.Name, cond.Reason, cond.Message)
+		}
+	}
+	return false, fmt.Errorf("node %s has not reported yet", n.Name)
+}
+
+// waitDNS asks the cluster IP, so that it proves Services as well.
+func waitDNS(ctx context.Context, c *Config, _ Paths) error {
+	server := net.JoinHostPort(c.ServiceIP(dnsServiceIndex).String(), "53")
+	r := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		d := net.Dialer{Timeout: time.Second}
+		return d.DialContext(ctx, network, server)
+	}}
+	return poll(ctx, 20*time.Millisecond, func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_, err := r.LookupHost(ctx, "kubernetes.default.svc."+c.Domain+".")
+		return err
+	})
+}
+
+// steps prints what is done with the time that it took.
+type steps struct {
+	w    io.Writer
+	last time.Time
+}
+
+func newSteps(w io.Writer) *steps { return &steps{w: w, last: time.Now()} }
+
+func (s *steps) done(what string) {
+	now := time.Now()
+	fmt.Fprintf(s.w, "  %-42s %6.2f s\n", what, now.Sub(s.last).Seconds())
+	s.last = now
+}

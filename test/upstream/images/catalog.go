@@ -1,0 +1,73 @@
+package main
+
+// image is one image and the names that tests ask for it by
+// (k8s.io/kubernetes/test/utils/image/manifest.go of the version under test).
+type image struct {
+	names           []string
+	scratch         bool // without the Debian base
+	files           []file
+	entrypoint, cmd []string
+	user            string
+	stopSignal      string
+}
+
+const registry = "registry.k8s.io/e2e-test-images/"
+
+func images(agnhost string) []image {
+	agnhostFiles := []file{
+		{path: "agnhost", from: agnhost, mode: 0o755},
+		{path: "agnhost-2", link: "/agnhost"},
+		{path: "uploads", dir: true, mode: 0o777},
+	}
+	agnhostImage := image{
+		names: []string{registry + "agnhost:2.66.1", registry + "agnhost:2.55"}, files: agnhostFiles,
+		entrypoint: []string{"/agnhost"}, cmd: []string{"pause"},
+	}
+	nginx := func(version string) image {
+		return image{
+			names: []string{registry + "nginx:" + version},
+			files: []file{
+				{path: "etc/nginx/nginx.conf", text: nginxConf},
+				{path: "usr/share/nginx/html/index.html", text: "<html><head><title>Welcome to nginx!</title></head><body><h1>Welcome to nginx!</h1></body></html>\n"},
+				{path: "etc/nginx/stand-in-version", text: version + "\n"},
+				{path: "var/log/nginx", dir: true, mode: 0o755}, {path: "var/lib/nginx", dir: true, mode: 0o755},
+			},
+			entrypoint: []string{"nginx", "-g", "daemon off;"}, stopSignal: "SIGQUIT",
+		}
+	}
+	return []image{
+		agnhostImage,
+		{names: []string{registry + "busybox:1.37.0-2"}, files: busyboxFiles(), cmd: []string{"sh"}},
+		{names: []string{registry + "glibc-dns-testing:2.1.1"}, files: agnhostFiles, cmd: []string{"/bin/sh"}},
+		nginx("1.27.0-2"),
+		nginx("1.28.0-2"),
+	}
+}
+
+// busyboxFiles put busybox's applets before Debian's programs. /bin/sh stays bash: other
+// shells drop environment names such as data-1, which a Secrets test uses.
+func busyboxFiles() []file {
+	var fs []file
+	for _, a := range []string{"cat", "chmod", "cp", "date", "dd", "df", "echo", "env", "false", "grep", "head", "hostname", "id",
+		"kill", "ls", "mkdir", "mktemp", "mount", "mv", "nc", "netstat", "nslookup", "ping", "printenv", "ps", "pwd", "rm", "rmdir", "sed",
+		"seq", "sleep", "sort", "stat", "sync", "tail", "tar", "tee", "test", "time", "timeout", "touch", "tr", "true", "umount", "uname",
+		"vi", "wc", "wget", "whoami", "xargs", "yes"} {
+		fs = append(fs, file{path: "usr/local/bin/" + a, link: "/usr/bin/busybox"})
+	}
+	return fs
+}
+
+const nginxConf = `worker_processes 1;
+error_log stderr;
+pid /run/nginx.pid;
+events { worker_connections 256; }
+http {
+  access_log /dev/stdout;
+  client_body_temp_path /tmp/nginx-body;
+  proxy_temp_path /tmp/nginx-proxy;
+  server {
+    listen 80;
+    root /usr/share/nginx/html;
+  }
+}
+`

@@ -1,0 +1,95 @@
+// Command images assembles the container images that the upstream tests name, from
+// Debian packages and Go builds, into one OCI layout. Every image is a stand-in: it holds
+// what the tests use of the real one, and says so in /etc/skiff-stand-in.
+//
+//	images -out DIR -agnhost FILE [-cache DIR]
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+)
+
+func main() {
+	var out, cache, agnhost string
+	flag.StringVar(&out, "out", "", "directory of the OCI layout to make")
+	flag.StringVar(&cache, "cache", "", "directory that keeps the Debian base between runs (default OUT.cache)")
+	flag.StringVar(&agnhost, "agnhost", "", "the built agnhost command")
+	flag.Parse()
+	if err := run(out, cache, agnhost); err != nil {
+		fmt.Fprintln(os.Stderr, "images:", err)
+		os.Exit(1)
+	}
+}
+
+func run(out, cache, agnhost string) error {
+	if out == "" || agnhost == "" {
+		return errors.New("-out and -agnhost are required")
+	}
+	if cache == "" {
+		cache = out + ".cache"
+	}
+	base, err := debianBase(cache)
+	if err != nil {
+		return err
+	}
+	tmp := out + ".new"
+	if err := os.RemoveAll(tmp); err != nil {
+		return err
+	}
+	dir, err := layout.Write(tmp, empty.Index)
+	if err != nil {
+		return fmt.Errorf("make layout: %w", err)
+	}
+	for _, im := range images(agnhost) {
+		img, err := build(base, im)
+		if err != nil {
+			return fmt.Errorf("image %s: %w", im.names[0], err)
+		}
+		for _, name := range im.names {
+			if err := dir.AppendImage(img, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": name})); err != nil {
+				return fmt.Errorf("image %s: %w", name, err)
+			}
+			fmt.Println(name)
+		}
+	}
+	if err := os.RemoveAll(out); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(out), 0o755); err != nil {
+		return err
+	}
+	return os.Rename(tmp, out)
+}
+
+func build(base v1.Layer, im image) (v1.Image, error) {
+	own, err := layerOf(append(im.files, file{path: "etc/skiff-stand-in", text: "A stand-in for " + im.names[0] + ", assembled from Debian packages for skiff's tests.\n"}))
+	if err != nil {
+		return nil, err
+	}
+	layers := []v1.Layer{own}
+	if !im.scratch {
+		layers = []v1.Layer{base, own}
+	}
+	img, err := mutate.AppendLayers(empty.Image, layers...)
+	if err != nil {
+		return nil, err
+	}
+	cf, err := img.ConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	cf = cf.DeepCopy()
+	cf.Architecture, cf.OS = "amd64", "linux"
+	cf.Config = v1.Config{Entrypoint: im.entrypoint, Cmd: im.cmd, User: im.user, StopSignal: im.stopSignal, ExposedPorts: map[string]struct{}{},
+		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}}
+	return mutate.ConfigFile(img, cf)
+}
