@@ -1,0 +1,43 @@
+//go:build linux && cgo
+
+package main
+
+import (
+	"fmt"
+	"os"
+
+	_ "github.com/opencontainers/cgroups/devices" // device rules for cgroup v1 and v2
+	"github.com/opencontainers/runc/libcontainer"
+	_ "github.com/opencontainers/runc/libcontainer/nsenter" // the C constructor behind "init"
+)
+
+// Descriptors that the caller passes beside standard input, output and error.
+const (
+	controlFD = 3
+	consoleFD = 4
+)
+
+func main() {
+	if len(os.Args) > 1 && os.Args[1] == "init" {
+		// Re-entered by libcontainer inside the new namespaces; replaces this
+		// process by the container's.
+		libcontainer.Init()
+	}
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintf(os.Stderr, "skiff-helper: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) == 0 {
+		return fmt.Errorf("usage: skiff-helper create|exec STATE-ROOT ID [SPEC]")
+	}
+	switch {
+	case args[0] == "create" && len(args) == 4:
+		return create(args[1], args[2], args[3])
+	case args[0] == "exec" && len(args) == 3:
+		return execIn(args[1], args[2])
+	}
+	return fmt.Errorf("unknown command %q with %d arguments", args[0], len(args)-1)
+}
