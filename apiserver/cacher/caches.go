@@ -249,3 +249,22 @@ func (s *Caches) lookup(key string) *resource {
 	}
 	return s.byPath[rest[:i]]
 }
+
+// Find returns the cache of the first resource that match accepts, starting it as
+// Resource does.
+func (s *Caches) Find(match func(*api.Resource) bool) (Resource, *api.Resource, bool) {
+	s.mu.Lock()
+	var found *resource
+	for _, r := range s.byKey {
+		if match(r.api) {
+			found = r
+			break
+		}
+	}
+	s.mu.Unlock()
+	if found == nil {
+		return nil, nil, false
+	}
+	found.start()
+	return found, found.api, true
+}
