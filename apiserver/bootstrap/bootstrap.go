@@ -1,0 +1,273 @@
+// Package bootstrap makes the objects that every cluster has and keeps them: system
+// namespaces, the standard RBAC policy, priority classes, the default ServiceCIDR, the
+// `kubernetes` Service and the endpoints of all API servers behind it.
+//
+// Owns: what these objects are. Must not: overwrite what administrators changed where the
+// field is theirs. It writes through the caches, below admission and authorization, as
+// part of the API server.
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+
+	"github.com/skiff-k8s/skiff/api"
+	"github.com/skiff-k8s/skiff/apiserver/cacher"
+	"github.com/skiff-k8s/skiff/apiserver/lookup"
+	"github.com/skiff-k8s/skiff/store"
+)
+
+// Config says what the cluster looks like.
+type Config struct {
+	Caches lookup.Caches
+	Store  store.Store
+	// Prefix of keys in the store; /registry/ if empty.
+	Prefix string
+	// ServiceCIDRs are the ranges of cluster IPs, the default family's first.
+	ServiceCIDRs []netip.Prefix
+	// AdvertiseAddress and Port are where this API server is reached.
+	AdvertiseAddress netip.Addr
+	Port             int32
+	// ClientCA and RequestHeaderCA are published for extension API servers, as PEM; either may be nil.
+	ClientCA, RequestHeaderCA func() []byte
+	Log                       *slog.Logger
+	// Clock defaults to the real one.
+	Clock clock.WithTicker
+}
+
+// Bootstrap is a component: ready after its first pass, at work until stopped.
+type Bootstrap struct {
+	Config
+	aggregator *Aggregator
+	endpoints  *endpoints
+	ready      chan struct{}
+	once       sync.Once
+}
+
+// New builds a Bootstrap.
+func New(c Config) (*Bootstrap, error) {
+	switch {
+	case c.Caches == nil || c.Store == nil:
+		return nil, errors.New("bootstrap: Caches and Store must be set")
+	case len(c.ServiceCIDRs) == 0:
+		return nil, errors.New("bootstrap: at least one service CIDR is needed")
+	case !c.AdvertiseAddress.IsValid() || c.Port == 0:
+		return nil, errors.New("bootstrap: the API server's address and port must be set")
+	}
+	if c.Prefix == "" {
+		c.Prefix = "/registry/"
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Clock == nil {
+		c.Clock = clock.RealClock{}
+	}
+	agg, err := NewAggregator(c.Caches, c.Log)
+	if err != nil {
+		return nil, err
+	}
+	b := &Bootstrap{Config: c, aggregator: agg, ready: make(chan struct{})}
+	b.endpoints = &endpoints{b: b}
+	return b, nil
+}
+
+// WaitReady returns after the first pass.
+func (b *Bootstrap) WaitReady(ctx context.Context) error {
+	select {
+	case <-b.ready:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// heartbeat is how often the API server says that it is there, and looks after what must exist.
+const heartbeat = 10 * time.Second
+
+// Run makes what is missing, then keeps it until ctx ends.
+func (b *Bootstrap) Run(ctx context.Context) error {
+	for pass := range 5 {
+		err := b.Ensure(ctx)
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if pass == 4 {
+			return fmt.Errorf("bootstrap: %w", err)
+		}
+		b.Log.Warn("make the cluster's standard objects, trying again", "err", err)
+		timer := b.Clock.NewTimer(200 * time.Millisecond << pass)
+		select {
+		case <-ctx.Done():
+		case <-timer.C():
+		}
+		timer.Stop()
+	}
+	b.once.Do(func() { close(b.ready) })
+
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return b.aggregator.Run(ctx) })
+	g.Go(func() error {
+		tick := b.Clock.NewTicker(heartbeat)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return b.endpoints.leave(context.WithoutCancel(ctx))
+			case <-tick.C():
+			}
+			if err := b.keep(ctx); err != nil && ctx.Err() == nil {
+				b.Log.Warn("keep the cluster's standard objects", "err", err)
+			}
+		}
+	})
+	return g.Wait()
+}
+
+// keep is what a heartbeat does: cheap reads from the cache, and one write.
+func (b *Bootstrap) keep(ctx context.Context) error {
+	return errors.Join(
+		b.ensureAll(ctx, namespaces, b.namespaces()),
+		b.ensureServiceCIDR(ctx),
+		b.ensureService(ctx),
+		b.publishAuthentication(ctx),
+		b.endpoints.sync(ctx),
+	)
+}
+
+// Ensure makes one pass over everything.
+func (b *Bootstrap) Ensure(ctx context.Context) error {
+	policy, err := StandardPolicy()
+	if err != nil {
+		return err
+	}
+	if err := b.ensureAll(ctx, namespaces, b.namespaces()); err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	byResource := map[schema.GroupResource][]api.Object{priorityClasses: systemPriorityClasses()}
+	for _, o := range policy.objects() {
+		gr := rbacResource(o)
+		byResource[gr] = append(byResource[gr], o)
+	}
+	for gr, objs := range byResource {
+		g.Go(func() error { return b.ensureAll(ctx, gr, objs) })
+	}
+	g.Go(func() error {
+		if err := b.ensureServiceCIDR(ctx); err != nil {
+			return err
+		}
+		if err := b.ensureService(ctx); err != nil {
+			return err
+		}
+		return b.endpoints.sync(ctx)
+	})
+	g.Go(func() error { return b.publishAuthentication(ctx) })
+	g.Go(func() error { return b.trackTokens(ctx) })
+	return g.Wait()
+}
+
+// parallel bounds the writes in flight: the store commits them in batches.
+const parallel = 32
+
+// ensureAll makes the objects that are missing and mends the RBAC objects that grant too little.
+func (b *Bootstrap) ensureAll(ctx context.Context, gr schema.GroupResource, want []api.Object) error {
+	r, err := lookup.Resource(b.Caches, gr)
+	if err != nil {
+		return err
+	}
+	have := map[types.NamespacedName]cacher.Object{}
+	l, err := r.List(ctx, cacher.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return fmt.Errorf("list %s: %w", gr, err)
+	}
+	for _, o := range l.Items {
+		have[types.NamespacedName{Namespace: o.Meta().GetNamespace(), Name: o.Meta().GetName()}] = o
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(parallel)
+	for _, w := range want {
+		current, ok := have[types.NamespacedName{Namespace: w.GetNamespace(), Name: w.GetName()}]
+		if ok {
+			if _, o := reconcileRBAC(current.Runtime(), w); o == keep {
+				continue
+			}
+		}
+		g.Go(func() error {
+			err := error(nil)
+			if ok {
+				err = b.mend(ctx, r, w)
+			} else {
+				err = b.create(ctx, r, w)
+			}
+			if err != nil {
+				return fmt.Errorf("%s %s: %w", gr, w.GetName(), err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// create stores an object that may have come into being meanwhile.
+func (b *Bootstrap) create(ctx context.Context, r cacher.Resource, o api.Object) error {
+	o.SetUID(types.UID(uuid.NewString()))
+	o.SetCreationTimestamp(metav1.NewTime(b.Clock.Now()).Rfc3339Copy())
+	_, err := r.Create(ctx, o, 0)
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}
+
+var errNothing = errors.New("nothing to change")
+
+// mend brings an RBAC object up to the standard one.
+func (b *Bootstrap) mend(ctx context.Context, r cacher.Resource, want api.Object) error {
+	var replacement api.Object
+	_, err := r.Update(ctx, want.GetNamespace(), want.GetName(), false, cacher.Preconditions{},
+		func(current cacher.Object) (runtime.Object, time.Duration, error) {
+			next, o := reconcileRBAC(current.Runtime(), want)
+			switch o {
+			case update:
+				return next, 0, nil
+			case replace:
+				replacement = next
+			}
+			return nil, 0, errNothing
+		})
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsNotFound(err):
+		return b.create(ctx, r, want)
+	case !errors.Is(err, errNothing):
+		return err
+	case replacement == nil:
+		return nil
+	}
+	// A binding's role cannot change: the binding is made anew.
+	uid := replacement.GetUID()
+	if _, err := r.Delete(ctx, want.GetNamespace(), want.GetName(), cacher.Preconditions{UID: &uid}, nil); err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	replacement.SetResourceVersion("")
+	return b.create(ctx, r, replacement)
+}
