@@ -88,12 +88,13 @@ func (x *Index) visitSubject(namespace string, s subject, f func(*grant, []rbacv
 	return true
 }
 
+// missingRole names the kind in the singular, as upstream's message does.
 func missingRole(ref *rbacv1.RoleRef) error {
 	switch ref.Kind {
 	case "Role":
-		return apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: "roles"}, ref.Name)
+		return apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: "role"}, ref.Name)
 	case "ClusterRole":
-		return apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: "clusterroles"}, ref.Name)
+		return apierrors.NewNotFound(schema.GroupResource{Group: rbacv1.GroupName, Resource: "clusterrole"}, ref.Name)
 	}
 	return fmt.Errorf("unsupported role reference kind: %q", ref.Kind)
 }
