@@ -185,6 +185,16 @@ func (b *Bridge) Gateways() []netip.Addr {
 	return b.pool.gateways()
 }
 
+// PodCIDRs are the ones in use; none before they are known.
+func (b *Bridge) PodCIDRs() []netip.Prefix {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if b.pool == nil {
+		return nil
+	}
+	return b.pool.cidrs
+}
+
 // Attach connects the network namespace at path to the bridge and returns the sandbox's
 // addresses, one a family. Idempotent: a sandbox keeps its addresses until Detach.
 func (b *Bridge) Attach(ctx context.Context, id, path string) ([]netip.Addr, error) {

@@ -4,7 +4,7 @@
 package upstream
 
 import (
-	_ "k8s.io/kubernetes/cmd/kubectl"
+	_ "github.com/onsi/ginkgo/v2/ginkgo"
 	_ "k8s.io/kubernetes/test/e2e"
 	_ "k8s.io/kubernetes/test/images/agnhost"
 )

@@ -1,0 +1,186 @@
+// Package addons are what every cluster has besides its components, as API objects:
+// the Service of cluster DNS and its endpoints.
+//
+// Owns: those objects, kept as they should be while the control plane runs. Must not:
+// run the server itself (network/dns does, on every node).
+package addons
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/utils/ptr"
+)
+
+const (
+	dnsName      = "kube-dns"
+	dnsPort      = 53
+	manager      = "skiff-addons"
+	retryAfter   = time.Second
+	dnsSliceName = "kube-dns"
+)
+
+// DNSConfig configures DNS.
+type DNSConfig struct {
+	Client    kubernetes.Interface
+	Informers informers.SharedInformerFactory
+	// ServiceIP is the cluster IP that kubelets give to pods as their resolver.
+	ServiceIP netip.Addr
+	Logger    *slog.Logger
+}
+
+// DNS keeps the kube-dns Service and an EndpointSlice with every node's server: each node
+// answers at the first address of its pod CIDR.
+type DNS struct {
+	cfg    DNSConfig
+	nodes  corelisters.NodeLister
+	synced cache.InformerSynced
+	kick   chan struct{}
+}
+
+// NewDNS builds the addon.
+func NewDNS(cfg DNSConfig) (*DNS, error) {
+	inf := cfg.Informers.Core().V1().Nodes()
+	d := &DNS{cfg: cfg, nodes: inf.Lister(), kick: make(chan struct{}, 1)}
+	poke := func() {
+		select {
+		case d.kick <- struct{}{}:
+		default:
+		}
+	}
+	reg, err := inf.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { poke() }, DeleteFunc: func(any) { poke() },
+		UpdateFunc: func(old, new any) {
+			// Heartbeats change nothing here.
+			if o, n := endpointOf(old.(*corev1.Node)), endpointOf(new.(*corev1.Node)); !equality.Semantic.DeepEqual(o, n) {
+				poke()
+			}
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("watch nodes: %w", err)
+	}
+	d.synced = reg.HasSynced
+	return d, nil
+}
+
+// Run keeps the objects until ctx ends.
+func (d *DNS) Run(ctx context.Context) error {
+	if !cache.WaitForCacheSync(ctx.Done(), d.synced) {
+		return nil
+	}
+	var retry <-chan time.Time
+	for {
+		retry = nil
+		if err := d.sync(ctx); err != nil && ctx.Err() == nil {
+			d.cfg.Logger.Warn("keep cluster DNS", "err", err)
+			retry = time.After(retryAfter)
+		}
+		select {
+		case <-d.kick:
+		case <-retry:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (d *DNS) sync(ctx context.Context) error {
+	nodes, err := d.nodes.List(labels.Everything())
+	if err != nil {
+		return fmt.Errorf("list nodes: %w", err)
+	}
+	svcs := d.cfg.Client.CoreV1().Services(metav1.NamespaceSystem)
+	if _, err := svcs.Get(ctx, dnsName, metav1.GetOptions{}); apierrors.IsNotFound(err) {
+		if _, err := svcs.Create(ctx, service(d.cfg.ServiceIP), metav1.CreateOptions{FieldManager: manager}); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("create service %s: %w", dnsName, err)
+		}
+	} else if err != nil {
+		return fmt.Errorf("get service %s: %w", dnsName, err)
+	}
+	want := endpointSlice(nodes)
+	slices := d.cfg.Client.DiscoveryV1().EndpointSlices(metav1.NamespaceSystem)
+	have, err := slices.Get(ctx, dnsSliceName, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		_, err = slices.Create(ctx, want, metav1.CreateOptions{FieldManager: manager})
+	case err == nil && !equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints):
+		next := have.DeepCopy()
+		next.Endpoints, next.Ports = want.Endpoints, want.Ports
+		_, err = slices.Update(ctx, next, metav1.UpdateOptions{FieldManager: manager})
+	}
+	if err != nil {
+		return fmt.Errorf("write endpoint slice %s: %w", dnsSliceName, err)
+	}
+	return nil
+}
+
+func service(ip netip.Addr) *corev1.Service {
+	port := func(name string, p corev1.Protocol) corev1.ServicePort {
+		return corev1.ServicePort{Name: name, Protocol: p, Port: dnsPort, TargetPort: intstr.FromInt32(dnsPort)}
+	}
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: dnsName, Labels: map[string]string{
+			"k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS",
+		}},
+		// No selector: the servers run in node processes, not in pods.
+		Spec: corev1.ServiceSpec{
+			ClusterIP: ip.String(), Ports: []corev1.ServicePort{port("dns", corev1.ProtocolUDP), port("dns-tcp", corev1.ProtocolTCP)},
+			TrafficDistribution: ptr.To(corev1.ServiceTrafficDistributionPreferSameNode),
+		},
+	}
+}
+
+func endpointSlice(nodes []*corev1.Node) *discoveryv1.EndpointSlice {
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: dnsSliceName, Labels: map[string]string{
+			discoveryv1.LabelServiceName: dnsName, discoveryv1.LabelManagedBy: manager,
+		}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports: []discoveryv1.EndpointPort{
+			{Name: ptr.To("dns"), Protocol: ptr.To(corev1.ProtocolUDP), Port: ptr.To[int32](dnsPort)},
+			{Name: ptr.To("dns-tcp"), Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To[int32](dnsPort)},
+		},
+	}
+	for _, n := range nodes {
+		if e := endpointOf(n); e != nil {
+			s.Endpoints = append(s.Endpoints, *e)
+		}
+	}
+	slices.SortFunc(s.Endpoints, func(a, b discoveryv1.Endpoint) int {
+		return netip.MustParseAddr(a.Addresses[0]).Compare(netip.MustParseAddr(b.Addresses[0]))
+	})
+	return s
+}
+
+// endpointOf is a node's DNS server; nil while the node has no IPv4 pod CIDR. A node that is
+// not ready stays in: its own pods still ask it.
+func endpointOf(n *corev1.Node) *discoveryv1.Endpoint {
+	for _, c := range n.Spec.PodCIDRs {
+		p, err := netip.ParsePrefix(c)
+		if err != nil || !p.Addr().Is4() {
+			continue
+		}
+		ready := n.DeletionTimestamp == nil
+		return &discoveryv1.Endpoint{
+			Addresses: []string{p.Masked().Addr().Next().String()}, NodeName: ptr.To(n.Name),
+			Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &ready, Terminating: ptr.To(!ready)},
+		}
+	}
+	return nil
+}

@@ -1,0 +1,212 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/skiff-k8s/skiff/network/bridge"
+	"github.com/skiff-k8s/skiff/network/dns"
+)
+
+const (
+	// dnsServiceIndex is which address of the service CIDR cluster DNS has.
+	dnsServiceIndex = 10
+	dnsPort         = 53
+)
+
+func (c *Config) bridgeConfig(p Paths) bridge.Config {
+	return bridge.Config{Name: c.Bridge, StateDir: p.Network(), ClusterCIDRs: []netip.Prefix{c.PodCIDR}}
+}
+
+// servicesTable is the name of the proxy's nftables table.
+func (c *Config) servicesTable() string { return c.Bridge + "-services" }
+
+// cgroupRoot is the parent of all cgroups that the cluster makes.
+func (c *Config) cgroupRoot() string { return "/skiff-" + c.ID[:8] }
+
+// podNetwork gives the bridge the pod CIDRs of this node as the API has them, and
+// serves DNS at the bridge's addresses.
+type podNetwork struct {
+	bridge *bridge.Bridge
+	dns    *dns.Server
+	nodes  informers.SharedInformerFactory
+	log    *slog.Logger
+}
+
+// newPodNetwork watches one node through a factory of its own, which Run starts.
+func newPodNetwork(client kubernetes.Interface, node string, b *bridge.Bridge, server *dns.Server, log *slog.Logger) *podNetwork {
+	own := informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", node).String()
+	})
+	return &podNetwork{bridge: b, dns: server, log: log, nodes: informers.NewSharedInformerFactoryWithOptions(client, 0, own)}
+}
+
+// Run blocks until ctx ends.
+func (n *podNetwork) Run(ctx context.Context) error {
+	cidrs := make(chan []netip.Prefix, 1)
+	latest := func(o any) {
+		node, ok := o.(*corev1.Node)
+		if !ok {
+			return
+		}
+		parsed, err := parsePrefixes(node.Spec.PodCIDRs)
+		if err != nil {
+			n.log.Error("read pod CIDRs of the node", "err", err)
+			return
+		}
+		select { // only the newest counts; this is the one sender
+		case <-cidrs:
+		default:
+		}
+		cidrs <- parsed
+	}
+	inf := n.nodes.Core().V1().Nodes().Informer()
+	if _, err := inf.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: latest, UpdateFunc: func(_, o any) { latest(o) }}); err != nil {
+		return fmt.Errorf("watch node: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer n.nodes.Shutdown()
+	defer cancel()
+	n.nodes.StartWithContext(ctx)
+
+	servers := newServers(n.dns, n.log)
+	defer servers.stop()
+	if err := servers.follow(ctx, n.bridge.Gateways()); err != nil { // as the last run left it
+		n.log.Error("serve DNS", "err", err)
+	}
+	var set []netip.Prefix
+	for {
+		var retry <-chan time.Time
+		if len(set) > 0 {
+			if err := errors.Join(n.bridge.SetPodCIDRs(set), servers.follow(ctx, n.bridge.Gateways())); err != nil {
+				n.log.Error("set up the pod network", "err", err)
+				retry = time.After(time.Second)
+			} else {
+				set = nil
+			}
+		}
+		select {
+		case next := <-cidrs:
+			if len(next) > 0 && !samePrefixes(next, n.bridge.PodCIDRs()) {
+				set = next
+			}
+		case <-retry:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func samePrefixes(a, b []netip.Prefix) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i].Masked() != b[i].Masked() {
+			return false
+		}
+	}
+	return true
+}
+
+func parsePrefixes(ss []string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, s := range ss {
+		p, err := netip.ParsePrefix(s)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// servers are the DNS listeners that run, by address.
+type servers struct {
+	dns     *dns.Server
+	log     *slog.Logger
+	running map[netip.Addr]running
+}
+
+type running struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+func newServers(d *dns.Server, log *slog.Logger) *servers {
+	return &servers{dns: d, log: log, running: map[netip.Addr]running{}}
+}
+
+// follow serves at exactly these addresses.
+func (s *servers) follow(ctx context.Context, addrs []netip.Addr) error {
+	want := map[netip.Addr]bool{}
+	var errs []error
+	for _, a := range addrs {
+		want[a] = true
+		if _, ok := s.running[a]; ok {
+			continue
+		}
+		l, err := s.dns.Listen(netip.AddrPortFrom(a, dnsPort))
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		r := running{cancel, make(chan struct{})}
+		s.running[a] = r
+		go func() {
+			defer close(r.done)
+			if err := l.Serve(ctx); err != nil {
+				s.log.Error("serve DNS", "err", err)
+			}
+		}()
+	}
+	for a, r := range s.running {
+		if !want[a] {
+			r.cancel()
+			<-r.done
+			delete(s.running, a)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *servers) stop() {
+	for _, r := range s.running {
+		r.cancel()
+		<-r.done
+	}
+}
+
+// upstreamResolvers are the host's, as address:port.
+func upstreamResolvers(path string) ([]string, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the host's resolvers: %w", err)
+	}
+	var out []string
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); len(f) == 2 && f[0] == "nameserver" {
+			if a, err := netip.ParseAddr(f[1]); err == nil {
+				out = append(out, netip.AddrPortFrom(a, dnsPort).String())
+			}
+		}
+	}
+	return out, nil
+}
