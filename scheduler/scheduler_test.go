@@ -1,0 +1,352 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/events"
+)
+
+// env is a scheduler against the fake clientset.
+type env struct {
+	t      *testing.T
+	client *fake.Clientset
+	events *events.FakeRecorder
+	rv     int
+}
+
+func start(t *testing.T, cfg Config, objs ...runtime.Object) *env {
+	e := &env{t: t, client: fake.NewClientset(objs...), events: events.NewFakeRecorder(1000)}
+	e.client.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+		if a.GetSubresource() != "binding" {
+			return false, nil, nil
+		}
+		b := a.(k8stesting.CreateAction).GetObject().(*corev1.Binding)
+		gvr := corev1.SchemeGroupVersion.WithResource("pods")
+		o, err := e.client.Tracker().Get(gvr, a.GetNamespace(), b.Name)
+		if err != nil {
+			return true, nil, err
+		}
+		p := o.(*corev1.Pod).DeepCopy()
+		if p.Spec.NodeName != "" {
+			return true, nil, errors.New("already bound")
+		}
+		p.Spec.NodeName = b.Target.Name
+		return true, b, e.client.Tracker().Update(gvr, p, p.Namespace)
+	})
+	factory := informers.NewSharedInformerFactory(e.client, 0)
+	cfg.Client, cfg.Informers, cfg.Events, cfg.Seed = e.client, factory, e.events, 1
+	cfg.Logger = slog.New(slog.DiscardHandler)
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	factory.Start(ctx.Done())
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		factory.Shutdown()
+	})
+	e.settle()
+	return e
+}
+
+func (e *env) settle() {
+	time.Sleep(100 * time.Millisecond)
+	synctest.Wait()
+}
+
+func (e *env) add(p *corev1.Pod) *corev1.Pod {
+	e.t.Helper()
+	if _, err := e.client.CoreV1().Pods(p.Namespace).Create(e.t.Context(), p, metav1.CreateOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
+	e.settle()
+	return e.pod(p.Name)
+}
+
+func (e *env) pod(name string) *corev1.Pod {
+	e.t.Helper()
+	p, err := e.client.CoreV1().Pods("ns").Get(e.t.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+	return p
+}
+
+func (e *env) update(n *corev1.Node) {
+	e.t.Helper()
+	if _, err := e.client.CoreV1().Nodes().Update(e.t.Context(), n, metav1.UpdateOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
+	e.settle()
+}
+
+func (e *env) addNode(n *corev1.Node) {
+	e.t.Helper()
+	if _, err := e.client.CoreV1().Nodes().Create(e.t.Context(), n, metav1.CreateOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
+	e.settle()
+}
+
+func (e *env) remove(name string) {
+	e.t.Helper()
+	if err := e.client.CoreV1().Pods("ns").Delete(e.t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		e.t.Fatal(err)
+	}
+	e.settle()
+}
+
+func message(p *corev1.Pod) string {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.PodScheduled {
+			return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
+		}
+	}
+	return ""
+}
+
+func testNode(name string, change ...func(*corev1.Node)) *corev1.Node {
+	n := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}},
+		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
+		}},
+	}
+	for _, c := range change {
+		c(n)
+	}
+	return n
+}
+
+func testPod(name, cpu, mem string, change ...func(*corev1.Pod)) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: types.UID(name), CreationTimestamp: metav1.Now()},
+		Spec: corev1.PodSpec{SchedulerName: corev1.DefaultSchedulerName, Containers: []corev1.Container{{Name: "c", Image: "i",
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{}}}}},
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
+	}
+	if cpu != "" {
+		p.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse(cpu)
+	}
+	if mem != "" {
+		p.Spec.Containers[0].Resources.Requests[corev1.ResourceMemory] = resource.MustParse(mem)
+	}
+	for _, c := range change {
+		c(p)
+	}
+	return p
+}
+
+func TestSpreadsByUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Config{}, testNode("a"), testNode("b"))
+		count := map[string]int{}
+		for i := range 8 {
+			count[e.add(testPod(fmt.Sprint("p", i), "1", "1Gi")).Spec.NodeName]++
+		}
+		if count["a"] != 4 || count["b"] != 4 {
+			t.Errorf("pods by node: %v", count)
+		}
+		p := e.add(testPod("q", "1", ""))
+		want := "False Unschedulable: 0/2 nodes are available: 2 Insufficient cpu."
+		if got := message(p); !strings.HasPrefix(got, want) {
+			t.Errorf("condition %q, want %q", got, want)
+		}
+		if ev := <-e.events.Events; !strings.Contains(ev, "Successfully assigned ns/p0 to") {
+			t.Errorf("event %q", ev)
+		}
+		e.remove("p0")
+		if got := e.pod("q"); got.Spec.NodeName == "" {
+			t.Error("not scheduled when room appeared")
+		}
+	})
+}
+
+func TestFilters(t *testing.T) {
+	taint := func(n *corev1.Node) {
+		n.Spec.Taints = []corev1.Taint{{Key: "k", Value: "v", Effect: corev1.TaintEffectNoSchedule}}
+	}
+	tests := []struct {
+		name string
+		node *corev1.Node
+		pod  *corev1.Pod
+		want string // "" is scheduled
+		// heal makes the pod fit by updating the node.
+		heal func(n *corev1.Node)
+	}{
+		{"fits", testNode("a"), testPod("p", "1", "1Gi"), "", nil},
+		{"cpu and memory", testNode("a"), testPod("p", "5", "9Gi"), "1 Insufficient cpu, 1 Insufficient memory.",
+			func(n *corev1.Node) {
+				n.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse("5")
+				n.Status.Allocatable[corev1.ResourceMemory] = resource.MustParse("9Gi")
+			}},
+		{"extended", testNode("a"), testPod("p", "", "", func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Requests["example.com/gpu"] = resource.MustParse("1")
+		}), "1 Insufficient example.com/gpu.", func(n *corev1.Node) { n.Status.Allocatable["example.com/gpu"] = resource.MustParse("2") }},
+		{"pods", testNode("a", func(n *corev1.Node) { n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("0") }),
+			testPod("p", "", ""), "1 Too many pods.", func(n *corev1.Node) { n.Status.Allocatable[corev1.ResourcePods] = resource.MustParse("1") }},
+		{"taint", testNode("a", taint), testPod("p", "", ""), "1 node(s) had untolerated taint(s).", func(n *corev1.Node) { n.Spec.Taints = nil }},
+		{"tolerated", testNode("a", taint), testPod("p", "", "", func(p *corev1.Pod) {
+			p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+		}), "", nil},
+		{"cordoned", testNode("a", func(n *corev1.Node) { n.Spec.Unschedulable = true }), testPod("p", "", ""), "1 node(s) were unschedulable.",
+			func(n *corev1.Node) { n.Spec.Unschedulable = false }},
+		{"selector", testNode("a"), testPod("p", "", "", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} }),
+			"1 node(s) didn't match Pod's node affinity/selector.", func(n *corev1.Node) { n.Labels["disk"] = "ssd" }},
+		{"daemon's affinity", testNode("a"), testPod("p", "", "", func(p *corev1.Pod) {
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"a"}}}}}}}}
+		}), "", nil},
+		{"daemon's other node", testNode("a"), testPod("p", "", "", func(p *corev1.Pod) {
+			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+				NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{"b"}}}}}}}}
+		}), "1 node(s) didn't satisfy plugin(s) [NodeAffinity].", nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, Config{}, tt.node)
+				p := e.add(tt.pod)
+				if tt.want == "" {
+					if p.Spec.NodeName != "a" {
+						t.Fatalf("not scheduled: %s", message(p))
+					}
+					return
+				}
+				want := "False Unschedulable: 0/1 nodes are available: " + tt.want
+				if got := message(p); !strings.HasPrefix(got, want) {
+					t.Errorf("condition %q, want %q", got, want)
+				}
+				if tt.heal == nil {
+					return
+				}
+				n := tt.node.DeepCopy()
+				n.Annotations = map[string]string{"irrelevant": "change"}
+				patches := len(e.client.Actions())
+				e.update(n)
+				if got := len(e.client.Actions()); got != patches+1 {
+					t.Errorf("an irrelevant change of the node caused %d requests", got-patches-1)
+				}
+				n = n.DeepCopy()
+				tt.heal(n)
+				e.update(n)
+				if got := e.pod("p"); got.Spec.NodeName != "a" {
+					t.Errorf("not scheduled after the node changed: %s", message(got))
+				}
+			})
+		})
+	}
+}
+
+func TestHostPorts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Config{}, testNode("a"))
+		port := func(p *corev1.Pod) { p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 80, ContainerPort: 80}} }
+		e.add(testPod("p", "", "", port))
+		q := e.add(testPod("q", "", "", port))
+		if got := message(q); !strings.Contains(got, "1 node(s) didn't have free ports for the requested pod ports.") {
+			t.Error(got)
+		}
+		e.remove("p")
+		if e.pod("q").Spec.NodeName != "a" {
+			t.Error("port is free, yet not scheduled")
+		}
+	})
+}
+
+func TestNoNodesThenOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Config{})
+		p := e.add(testPod("p", "1", ""))
+		if got, want := message(p), "False Unschedulable: no nodes available to schedule pods"; got != want {
+			t.Errorf("condition %q, want %q", got, want)
+		}
+		e.addNode(testNode("a"))
+		if e.pod("p").Spec.NodeName != "a" {
+			t.Error("not scheduled when the first node came")
+		}
+	})
+}
+
+func TestGatesAndOtherSchedulers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Config{Profiles: []Profile{{}, {Name: "second"}}}, testNode("a"))
+		gated := e.add(testPod("gated", "", "", func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "g"}} }))
+		other := e.add(testPod("other", "", "", func(p *corev1.Pod) { p.Spec.SchedulerName = "nobody" }))
+		second := e.add(testPod("second", "", "", func(p *corev1.Pod) { p.Spec.SchedulerName = "second" }))
+		if gated.Spec.NodeName != "" || other.Spec.NodeName != "" || second.Spec.NodeName != "a" {
+			t.Errorf("nodes %q %q %q", gated.Spec.NodeName, other.Spec.NodeName, second.Spec.NodeName)
+		}
+		gated.Spec.SchedulingGates = nil
+		if _, err := e.client.CoreV1().Pods("ns").Update(t.Context(), gated, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		e.settle()
+		if e.pod("gated").Spec.NodeName != "a" {
+			t.Error("still gated")
+		}
+	})
+}
+
+func TestBindingFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Config{}, testNode("a"))
+		var tries []time.Time
+		e.client.PrependReactor("create", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+			if a.GetSubresource() == "binding" && len(tries) < 3 {
+				tries = append(tries, time.Now())
+				return true, nil, errors.New("etcd is away")
+			}
+			return false, nil, nil
+		})
+		p := e.add(testPod("p", "4", ""))
+		if got := message(p); !strings.Contains(got, "False SchedulerError: binding to node a: etcd is away") {
+			t.Error(got)
+		}
+		time.Sleep(time.Minute)
+		e.settle()
+		if e.pod("p").Spec.NodeName != "a" {
+			t.Fatal("not scheduled after binding failed")
+		}
+		gaps := []time.Duration{tries[1].Sub(tries[0]).Round(time.Second), tries[2].Sub(tries[1]).Round(time.Second)}
+		if !slices.Equal(gaps, []time.Duration{time.Second, 2 * time.Second}) {
+			t.Errorf("back-off %v", gaps)
+		}
+	})
+}
+
+func TestPriorityGoesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Config{})
+		for i, prio := range []int32{0, 100, 50} {
+			e.add(testPod(fmt.Sprint("p", i), "4", "", func(p *corev1.Pod) { p.Spec.Priority = &prio }))
+		}
+		time.Sleep(time.Minute) // all have backed off
+		e.addNode(testNode("a"))
+		if e.pod("p1").Spec.NodeName != "a" || e.pod("p0").Spec.NodeName != "" {
+			t.Errorf("nodes %q %q %q", e.pod("p0").Spec.NodeName, e.pod("p1").Spec.NodeName, e.pod("p2").Spec.NodeName)
+		}
+	})
+}
