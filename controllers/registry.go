@@ -1,0 +1,67 @@
+// Package controllers is the table of all controllers and the manager that runs them.
+//
+// Each controller is a folder of its own; what they share is in controller/, ownership/
+// and expectations/. Must not: hold any controller's logic.
+package controllers
+
+import (
+	"github.com/skiff-k8s/skiff/controllers/controller"
+	"github.com/skiff-k8s/skiff/controllers/deployment"
+	"github.com/skiff-k8s/skiff/controllers/endpoints"
+	"github.com/skiff-k8s/skiff/controllers/endpointslice"
+	"github.com/skiff-k8s/skiff/controllers/namespace"
+	"github.com/skiff-k8s/skiff/controllers/nodeipam"
+	"github.com/skiff-k8s/skiff/controllers/replicaset"
+	"github.com/skiff-k8s/skiff/controllers/rootca"
+	"github.com/skiff-k8s/skiff/controllers/serviceaccount"
+)
+
+// Entry is one controller of the table.
+type Entry struct {
+	// Name as in upstream's --controllers.
+	Name string
+	// Account is the ServiceAccount in kube-system that it acts as, for which the
+	// standard roles have a system:controller:<account>.
+	Account string
+	// skip says why the configuration does not need it; "" for needed.
+	skip func(c *Config) string
+	make func(c *Config, base controller.Config) (controller.Controller, error)
+}
+
+// plain is a controller that needs no more than the base.
+func plain[C controller.Controller](f func(controller.Config) (C, error)) func(*Config, controller.Config) (controller.Controller, error) {
+	return func(_ *Config, base controller.Config) (controller.Controller, error) { return f(base) }
+}
+
+// Table returns all controllers; those that others wait for come first.
+func Table() []Entry {
+	return []Entry{
+		{Name: "node-ipam-controller", Account: "node-controller",
+			skip: func(c *Config) string {
+				if len(c.ClusterCIDRs) == 0 {
+					return "no cluster CIDR is configured"
+				}
+				return ""
+			},
+			make: func(c *Config, base controller.Config) (controller.Controller, error) {
+				return nodeipam.New(nodeipam.Config{Config: base, ClusterCIDRs: c.ClusterCIDRs, NodeMasks: c.NodeMasks})
+			}},
+		{Name: "serviceaccount-controller", Account: "service-account-controller", make: plain(serviceaccount.New)},
+		{Name: "root-ca-certificate-publisher-controller", Account: "root-ca-cert-publisher",
+			skip: func(c *Config) string {
+				if len(c.RootCA) == 0 {
+					return "no root CA is configured"
+				}
+				return ""
+			},
+			make: func(c *Config, base controller.Config) (controller.Controller, error) {
+				return rootca.New(rootca.Config{Config: base, RootCA: c.RootCA})
+			}},
+		{Name: "deployment-controller", Account: "deployment-controller", make: plain(deployment.New)},
+		{Name: "replicaset-controller", Account: "replicaset-controller", make: plain(replicaset.New)},
+		{Name: "replicationcontroller-controller", Account: "replication-controller", make: plain(replicaset.NewReplicationController)},
+		{Name: "endpointslice-controller", Account: "endpointslice-controller", make: plain(endpointslice.New)},
+		{Name: "endpoints-controller", Account: "endpoint-controller", make: plain(endpoints.New)},
+		{Name: "namespace-controller", Account: "namespace-controller", make: plain(namespace.New)},
+	}
+}
