@@ -2,7 +2,6 @@ package rest
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"time"
 
@@ -240,17 +239,9 @@ func (c *call) decode(r *resource, directive string) (runtime.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	obj, gvk, err := r.decode(c.ctx, media, data, directive)
+	obj, err := r.decode(c.ctx, media, data, directive)
 	if err != nil {
 		return nil, err
-	}
-	if gvk.GroupVersion() != r.gvk.GroupVersion() {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)",
-			gvk.GroupVersion(), r.gvk.GroupVersion()))
-	}
-	if gvk.Kind != r.Kind {
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: converting (%s) to (%s): unknown conversion",
-			gvk.Kind, gvk.Version, r.Kind, gvk, r.gvk))
 	}
 	obj.GetObjectKind().SetGroupVersionKind(r.gvk)
 	return obj, nil

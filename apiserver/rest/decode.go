@@ -33,7 +33,7 @@ func strict(directive string) bool { return directive != metav1.FieldValidationI
 
 // decode reads an object with its defaults. The directive says whether unknown and
 // duplicate fields are errors, warnings (also the default) or nothing.
-func (r *resource) decode(ctx context.Context, media negotiate.Media, data []byte, directive string) (runtime.Object, *schema.GroupVersionKind, error) {
+func (r *resource) decode(ctx context.Context, media negotiate.Media, data []byte, directive string) (runtime.Object, error) {
 	if r.custom {
 		return r.decodeCustom(ctx, media, data, directive)
 	}
@@ -42,33 +42,52 @@ func (r *resource) decode(ctx context.Context, media negotiate.Media, data []byt
 	if err != nil {
 		s, isStrict := runtime.AsStrictDecodingError(err)
 		if !isStrict || obj == nil || directive == metav1.FieldValidationStrict {
-			return nil, nil, decodeError(err, gvk, r.Kind, data)
+			return nil, decodeError(err, gvk, r.Kind, data)
 		}
 		warnStrict(ctx, s.Errors())
 	}
+	if err := r.expect(*gvk); err != nil {
+		return nil, err
+	}
 	r.fill(obj)
-	return obj, gvk, nil
+	return obj, nil
 }
 
-func (r *resource) decodeCustom(ctx context.Context, media negotiate.Media, data []byte, directive string) (runtime.Object, *schema.GroupVersionKind, error) {
+// expect refuses objects of another kind.
+func (r *resource) expect(gvk schema.GroupVersionKind) error {
+	if gvk.GroupVersion() != r.gvk.GroupVersion() {
+		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)",
+			gvk.GroupVersion(), r.gvk.GroupVersion()))
+	}
+	if gvk.Kind != r.Kind {
+		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: converting (%s.%s) to (%s.%s): unknown conversion",
+			gvk.Kind, gvk.Version, r.Kind, gvk.Version, gvk.Kind, r.Version, r.Kind))
+	}
+	return nil
+}
+
+func (r *resource) decodeCustom(ctx context.Context, media negotiate.Media, data []byte, directive string) (runtime.Object, error) {
 	u, gvk, err := negotiate.DecodeUnstructured(media, strict(directive), data, r.gvk)
 	var problems []error
 	if err != nil {
 		s, isStrict := runtime.AsStrictDecodingError(err)
 		if !isStrict || u == nil {
-			return nil, nil, decodeError(err, gvk, r.Kind, data)
+			return nil, decodeError(err, gvk, r.Kind, data)
 		}
 		problems = s.Errors()
+	}
+	if err := r.expect(*gvk); err != nil {
+		return nil, err
 	}
 	problems = append(problems, r.prune(u)...)
 	if len(problems) > 0 && strict(directive) {
 		if directive == metav1.FieldValidationStrict {
-			return nil, nil, decodeError(runtime.NewStrictDecodingError(problems), gvk, r.Kind, data)
+			return nil, decodeError(runtime.NewStrictDecodingError(problems), gvk, r.Kind, data)
 		}
 		warnStrict(ctx, problems)
 	}
 	r.fill(u)
-	return u, gvk, nil
+	return u, nil
 }
 
 // prune drops what the schema does not know.

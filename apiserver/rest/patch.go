@@ -203,6 +203,9 @@ func (p *patcher) decode(data []byte) (obj runtime.Object, problems []error, err
 		}
 		problems = s.Errors()
 	}
+	if got := obj.GetObjectKind().GroupVersionKind(); got != p.r.gvk {
+		return nil, nil, fmt.Errorf("unable to decode %s into %s", got, p.r.gvk)
+	}
 	if unknown := p.r.prune(obj); p.strict() {
 		problems = append(problems, unknown...)
 	}
