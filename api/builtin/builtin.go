@@ -47,6 +47,7 @@ import (
 	"github.com/skiff-k8s/skiff/api/policy"
 	"github.com/skiff-k8s/skiff/api/rbac"
 	"github.com/skiff-k8s/skiff/api/scheduling"
+	"github.com/skiff-k8s/skiff/api/storage"
 )
 
 // Resources are all built-in resources, group by group.
@@ -67,6 +68,7 @@ func Resources() []*api.Resource {
 		policy.Resources,
 		rbac.Resources,
 		scheduling.Resources,
+		storage.Resources,
 	} {
 		all = append(all, group()...)
 	}
