@@ -25,6 +25,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/skiff-k8s/skiff/api"
+	apischema "github.com/skiff-k8s/skiff/api/openapi"
 	"github.com/skiff-k8s/skiff/apiserver/cacher"
 	"github.com/skiff-k8s/skiff/apiserver/discovery"
 	"github.com/skiff-k8s/skiff/apiserver/openapi"
@@ -56,10 +57,6 @@ type Config struct {
 	Paths map[string]http.Handler
 	// Checks join /readyz, and /livez where they say so.
 	Checks []Check
-
-	// Types and OpenAPI give the schemas of built-in kinds at first use; nil: deduced, and none.
-	Types   func() managedfields.TypeConverter
-	OpenAPI openapi.Definitions
 
 	// Listener accepts connections; Run closes it. nil: ServeHTTP and Transport only.
 	Listener net.Listener
@@ -125,22 +122,28 @@ func New(c Config) (*Server, error) {
 	kubelets := streams.New(streams.Config{TLS: c.KubeletTLS, Caches: c.Caches, Authorizer: c.Authorizer, Logger: c.Logger})
 	s.registry = rest.NewRegistry(rest.Config{
 		Caches: c.Caches, Scheme: c.Scheme, Admission: c.Admission, Authorizer: c.Authorizer,
-		Endpoints: append(kubelets.Endpoints(), c.Endpoints...), Hooks: c.Hooks, Types: c.Types,
+		Endpoints: append(kubelets.Endpoints(), c.Endpoints...), Hooks: c.Hooks, Types: s.types,
 		Clock: c.Clock, Logger: c.Logger, Stopping: s.stopping,
 	})
-	served := make([]*seams.Served, 0, len(c.Resources)+len(c.Served))
-	for _, r := range c.Resources {
-		served = append(served, &seams.Served{Resource: r})
-	}
+	served := serve(c.Scheme, c.Resources)
 	if err := s.registry.Add(append(served, c.Served...)...); err != nil {
 		return nil, fmt.Errorf("apiserver: %w", err)
 	}
 	s.discovery = discovery.New(discovery.Config{Source: s.registry, Codecs: s.registry.Codecs(), Address: c.ServerAddress, Fail: s.registry.WriteError})
-	s.openapi = openapi.New(openapi.Config{Source: s.registry, Definitions: c.OpenAPI, Version: Version().GitVersion, Logger: c.Logger})
+	s.openapi = openapi.New(openapi.Config{Source: s.registry, Definitions: apischema.Raw, Version: Version().GitVersion, Logger: c.Logger})
 	s.health = newHealth(c.Checks, s.stopping)
 	s.handler = s.chain()
 	s.http = newHTTPServer(s.handler, c)
 	return s, nil
+}
+
+// types is how the fields of built-in kinds merge.
+func (s *Server) types() (managedfields.TypeConverter, error) {
+	parser, err := apischema.Parser()
+	if err != nil {
+		return nil, err
+	}
+	return managedfields.NewSchemeTypeConverter(s.c.Scheme, parser), nil
 }
 
 // newHTTPServer sizes HTTP/2 for API traffic: many small streams, request bodies of up

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net/http"
 	"sort"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,7 +33,7 @@ type Config struct {
 	Hooks      []seams.Hooks
 	// Types gives the schema of built-in kinds for managed fields; called at first use.
 	// nil: deduced from the objects, which merges every list atomically.
-	Types func() managedfields.TypeConverter
+	Types func() (managedfields.TypeConverter, error)
 	Clock clock.PassiveClock
 	// Logger may be nil.
 	Logger *slog.Logger
@@ -51,7 +50,7 @@ type Config struct {
 type Registry struct {
 	Config
 	codecs *negotiate.Codecs
-	types  func() managedfields.TypeConverter
+	types  func() (managedfields.TypeConverter, error)
 
 	mu    sync.Mutex // held by writers of table
 	table atomic.Pointer[routes]
@@ -69,7 +68,6 @@ type routes struct {
 	groups    map[schema.GroupResource][]*resource // preferred version first
 	versions  map[schema.GroupVersion]bool
 	order     []schema.GroupResource // in order of registration
-	endpoints map[schema.GroupVersionResource]*resource
 	changed   chan struct{}
 }
 
@@ -89,9 +87,9 @@ func NewRegistry(c Config) *Registry {
 	}
 	g := &Registry{Config: c, codecs: negotiate.NewCodecs(c.Scheme)}
 	if c.Types != nil {
-		g.types = sync.OnceValue(c.Types)
+		g.types = sync.OnceValues(c.Types)
 	} else {
-		g.types = sync.OnceValue(managedfields.NewDeducedTypeConverter)
+		g.types = sync.OnceValues(func() (managedfields.TypeConverter, error) { return managedfields.NewDeducedTypeConverter(), nil })
 	}
 	g.table.Store(&routes{changed: make(chan struct{})})
 	return g
@@ -266,5 +264,3 @@ func (g *Registry) Store(gr schema.GroupResource) (seams.Store, bool) {
 	}
 	return &direct{rs[0]}, true
 }
-
-func lower(s string) string { return strings.ToLower(s) }

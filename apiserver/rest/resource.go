@@ -83,7 +83,10 @@ func (r *resource) view(name string, s *api.Strategy, verbs []string) {
 	v.fields = sync.OnceValues(func() (*managedfields.FieldManager, error) {
 		types := r.Types
 		if types == nil {
-			types = r.g.types()
+			var err error
+			if types, err = r.g.types(); err != nil {
+				return nil, fmt.Errorf("schema for managed fields: %w", err)
+			}
 		}
 		return apply.NewManager(apply.Config{
 			Types: types, Scheme: r.g.Scheme, Kind: r.gvk, Subresource: name, Custom: r.custom,

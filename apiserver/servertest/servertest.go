@@ -41,13 +41,8 @@ func New(t testing.TB, change ...func(*apiserver.Config)) *Server {
 	for _, f := range change {
 		f(&c)
 	}
-	for _, r := range c.Resources {
-		if r.StoragePath == "" {
-			continue
-		}
-		if err := caches.Add(cacher.Key(r), r); err != nil {
-			t.Fatal(err)
-		}
+	if err := apiserver.AddStorage(caches, c.Resources); err != nil {
+		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
