@@ -36,12 +36,24 @@ func oneOf[T ~string](value T, p *field.Path, allowed ...T) field.ErrorList {
 	return oneOfOrEmpty(value, p, allowed...)
 }
 
-// supported refuses values outside allowed, the empty one too.
+// supported refuses values outside allowed, the empty one too, and lists them in
+// order.
 func supported[T ~string](value T, p *field.Path, allowed ...T) field.ErrorList {
 	if slices.Contains(allowed, value) {
 		return nil
 	}
-	slices.Sort(allowed)
+	return field.ErrorList{field.NotSupported(p, value, slices.Sorted(slices.Values(allowed)))}
+}
+
+// oneOfAsListed is oneOf for the few fields whose errors list the values in
+// an order of their own.
+func oneOfAsListed[T ~string](value T, p *field.Path, allowed ...T) field.ErrorList {
+	switch {
+	case value == "":
+		return field.ErrorList{field.Required(p, "")}
+	case slices.Contains(allowed, value):
+		return nil
+	}
 	return field.ErrorList{field.NotSupported(p, value, allowed)}
 }
 

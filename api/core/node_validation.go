@@ -18,7 +18,7 @@ func validateNode(n *v1.Node) field.ErrorList {
 	errs := validateTaints(n.Spec.Taints, field.NewPath("metadata", "taints"))
 	errs = append(errs, validateNodeResources(n)...)
 	if swap := n.Status.NodeInfo.Swap; swap != nil && swap.Capacity != nil {
-		errs = append(errs, atLeastOne(*swap.Capacity, field.NewPath("metadata", "nodeSwapStatus", "capacity"))...)
+		errs = append(errs, positive(*swap.Capacity, field.NewPath("metadata", "nodeSwapStatus", "capacity"))...)
 	}
 	errs = append(errs, validateDeclaredFeatures(n.Status.DeclaredFeatures)...)
 	if len(n.Spec.PodCIDRs) == 0 {
@@ -35,13 +35,6 @@ func validateNode(n *v1.Node) field.ErrorList {
 		}
 	}
 	return errs
-}
-
-func atLeastOne(value int64, p *field.Path) field.ErrorList {
-	if value < 1 {
-		return field.ErrorList{field.Invalid(p, value, "must be greater than or equal to 1")}
-	}
-	return nil
 }
 
 func validateNodeResources(n *v1.Node) field.ErrorList {
@@ -93,7 +86,7 @@ func validateTaints(taints []v1.Taint, p *field.Path) field.ErrorList {
 		if msgs := validation.IsValidLabelValue(t.Value); len(msgs) > 0 {
 			errs = append(errs, field.Invalid(p.Child("value"), t.Value, strings.Join(msgs, ";")))
 		}
-		errs = append(errs, oneOf(t.Effect, p.Child("effect"), taintEffects()...)...)
+		errs = append(errs, oneOfAsListed(t.Effect, p.Child("effect"), taintEffects()...)...)
 		id := keyEffect{t.Key, t.Effect}
 		if seen[id] {
 			twice := field.Duplicate(p, t)

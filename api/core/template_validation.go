@@ -10,17 +10,25 @@ import (
 // ValidatePodTemplate validates a pod template on its own; what its owner
 // requires beyond (restart policy, selector) is the owner's to check.
 func ValidatePodTemplate(t *v1.PodTemplateSpec, p *field.Path) field.ErrorList {
-	return validatePodTemplate(t, nil, p)
+	return ValidatePodTemplateUpdate(t, nil, p)
 }
 
-// ValidatePodTemplateUpdate validates a changed template. What old already
-// holds is not refused for rules that were tightened since.
+// ValidatePodTemplateUpdate validates a changed template; it may change in any
+// way. Rules that old (nil on create) breaks already do not bind the new one.
 func ValidatePodTemplateUpdate(t, old *v1.PodTemplateSpec, p *field.Path) field.ErrorList {
-	return validatePodTemplate(t, old, p)
-}
-
-func validatePodTemplate(t, old *v1.PodTemplateSpec, p *field.Path) field.ErrorList {
+	var oldSpec *v1.PodSpec
+	laxCost := false
+	if old != nil {
+		oldSpec = &old.Spec
+		laxCost = !validDeletionCost(old.Annotations)
+	}
 	errs := metav1validation.ValidateLabels(t.Labels, p.Child("labels"))
 	errs = append(errs, apivalidation.ValidateAnnotations(t.Annotations, p.Child("annotations"))...)
+	errs = append(errs, validatePodAnnotations(t.Annotations, &t.Spec, p.Child("annotations"), laxCost)...)
+	errs = append(errs, newPodChecker(&t.Spec, oldSpec, nil).check(p.Child("spec"))...)
+	errs = append(errs, validateProfileAnnotations(t.Annotations, &t.Spec, p.Child("spec"))...)
+	if len(t.Spec.EphemeralContainers) > 0 {
+		errs = append(errs, field.Forbidden(p.Child("spec", "ephemeralContainers"), "ephemeral containers not allowed in pod template"))
+	}
 	return errs
 }
