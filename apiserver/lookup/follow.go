@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 
@@ -95,4 +96,36 @@ func (f *Follower) follow(ctx context.Context) error {
 		}
 	}
 	return errors.New("watch: closed")
+}
+
+// Await returns an object as soon as it exists, or NotFound after the time given.
+func Await(ctx context.Context, r cacher.Resource, namespace, name string, atMost time.Duration) (cacher.Object, error) {
+	obj, err := r.Get(ctx, namespace, name, "0")
+	if !apierrors.IsNotFound(err) {
+		return obj, err
+	}
+	if obj, err = r.Get(ctx, namespace, name, ""); atMost <= 0 || !apierrors.IsNotFound(err) {
+		return obj, err
+	}
+	missing := err
+	ctx, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
+	w, err := r.Watch(ctx, cacher.WatchOptions{Selection: cacher.Selection{Namespace: namespace, Name: name}})
+	if err != nil {
+		return nil, err
+	}
+	defer w.Stop()
+	for {
+		select {
+		case e, ok := <-w.Events():
+			switch {
+			case !ok, e.Err != nil:
+				return nil, missing
+			case e.Type == watch.Added, e.Type == watch.Modified:
+				return e.Object, nil
+			}
+		case <-ctx.Done():
+			return nil, missing
+		}
+	}
 }

@@ -1,0 +1,98 @@
+// Package admission holds the admission plugins that upstream 1.37 has on by default,
+// one a file.
+//
+// Owns: what writes are changed or refused by policy beyond authorization and validation.
+// Must not: keep state of a request, write objects, or talk to anything but the caches.
+package admission
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/utils/clock"
+
+	"github.com/skiff-k8s/skiff/apiserver/lookup"
+	"github.com/skiff-k8s/skiff/apiserver/seams"
+)
+
+// Config configures the chain.
+type Config struct {
+	Caches lookup.Caches
+	// Authorizer answers what plugins ask about the user beyond the request itself.
+	Authorizer authorizer.UnconditionalAuthorizer
+	// Extra plugins run after those of this package (RBAC's escalation check).
+	Extra []seams.Admission
+	Log   *slog.Logger
+	// Clock defaults to the real one.
+	Clock clock.Clock
+}
+
+// New returns the plugins in upstream's order.
+func New(c Config) (seams.Chain, error) {
+	if c.Caches == nil || c.Authorizer == nil {
+		return nil, fmt.Errorf("admission: Caches and Authorizer must be set")
+	}
+	if c.Clock == nil {
+		c.Clock = clock.RealClock{}
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	chain := seams.Chain{
+		newNamespaceLifecycle(c.Caches, c.Clock),
+		&serviceAccount{caches: c.Caches},
+		&priority{caches: c.Caches},
+		&defaultTolerationSeconds{},
+	}
+	return append(chain, c.Extra...), nil
+}
+
+// validating is embedded by plugins that change nothing.
+type validating struct{}
+
+// Admit implements seams.Admission.
+func (validating) Admit(context.Context, *seams.Attributes) error { return nil }
+
+// mutating is embedded by plugins that refuse nothing in the second round.
+type mutating struct{}
+
+// Validate implements seams.Admission.
+func (mutating) Validate(context.Context, *seams.Attributes) error { return nil }
+
+// forbid is the 403 of a plugin. The name of an object that gets one generated is its prefix.
+func forbid(a *seams.Attributes, format string, args ...any) error {
+	return apierrors.NewForbidden(a.Resource.GroupResource(), nameOf(a), fmt.Errorf(format, args...))
+}
+
+func nameOf(a *seams.Attributes) string {
+	if a.Name != "" {
+		return a.Name
+	}
+	if a.Object != nil {
+		if m, err := meta.Accessor(a.Object); err == nil {
+			if m.GetName() != "" {
+				return m.GetName()
+			}
+			if m.GetGenerateName() != "" {
+				return m.GetGenerateName()
+			}
+		}
+	}
+	return "Unknown"
+}
+
+// is says whether a write is to a resource and one of its subresources ("" for itself).
+func is(a *seams.Attributes, gr schema.GroupResource, subresource string) bool {
+	return a.Resource.Group == gr.Group && a.Resource.Resource == gr.Resource && a.Subresource == subresource
+}
+
+var (
+	pods       = schema.GroupResource{Resource: "pods"}
+	namespaces = schema.GroupResource{Resource: "namespaces"}
+	accounts   = schema.GroupResource{Resource: "serviceaccounts"}
+)
