@@ -1,0 +1,98 @@
+package oci
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+//go:embed bin
+var built embed.FS
+
+// Program is a program that skiff carries; containers/build.mk makes them.
+type Program string
+
+// The programs.
+const (
+	Helper  Program = "helper"
+	Monitor Program = "monitor"
+	Hello   Program = "hello"
+)
+
+// ErrNotBuilt says that this binary was built without the programs it carries.
+var ErrNotBuilt = errors.New("not built into this binary: run `make build`")
+
+// Read returns a program's content.
+func (p Program) Read() ([]byte, error) {
+	packed, err := built.ReadFile("bin/" + string(p) + ".gz")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("containers/oci/bin/%s.gz is %w", p, ErrNotBuilt)
+	}
+	if err != nil {
+		return nil, err
+	}
+	z, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, fmt.Errorf("unpack %s: %w", p, err)
+	}
+	b, err := io.ReadAll(z)
+	if err != nil {
+		return nil, fmt.Errorf("unpack %s: %w", p, err)
+	}
+	return b, nil
+}
+
+// Extract puts a program into dir under a name with its content's hash, unless
+// it is there, and returns the path. Programs of other versions stay: monitors
+// of running containers may be theirs.
+func (p Program) Extract(dir string) (string, error) {
+	packed, err := built.ReadFile("bin/" + string(p) + ".gz")
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("containers/oci/bin/%s.gz is %w", p, ErrNotBuilt)
+	}
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.Sum256(packed)
+	path := filepath.Join(dir, "skiff-"+string(p)+"-"+hex.EncodeToString(sum[:8]))
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	b, err := p.Read()
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", fmt.Errorf("extract %s: %w", p, err)
+	}
+	tmp, err := os.CreateTemp(dir, ".tmp-*")
+	if err != nil {
+		return "", fmt.Errorf("extract %s: %w", p, err)
+	}
+	_, err = tmp.Write(b)
+	if err == nil {
+		err = tmp.Chmod(0o755)
+	}
+	if err == nil {
+		err = tmp.Sync()
+	}
+	if cerr := tmp.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(tmp.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(tmp.Name())
+		return "", fmt.Errorf("extract %s: %w", p, err)
+	}
+	return path, nil
+}
