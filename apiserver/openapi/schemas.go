@@ -1,9 +1,11 @@
 package openapi
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -56,6 +58,9 @@ func (h *Handler) schemas(served []*seams.Served) (*schemas, error) {
 	}
 	for _, n := range s.names {
 		s.use(n)
+	}
+	if err := s.tie(); err != nil {
+		return nil, err
 	}
 	for _, n := range []string{statusName, patchName, deleteOptions} {
 		s.use(n)
@@ -147,6 +152,31 @@ func (s *schemas) name(gvk schema.GroupVersionKind, obj runtime.Object) {
 	if n, ok := obj.(interface{ OpenAPIModelName() string }); ok {
 		s.names[gvk] = n.OpenAPIModelName()
 	}
+}
+
+// tie adds to the schemas of kinds which kinds they are, as clients look them up by that.
+func (s *schemas) tie() error {
+	kinds := map[string][]any{}
+	for gvk, n := range s.names {
+		kinds[n] = append(kinds[n], kindMap(gvk))
+	}
+	for n, ks := range kinds {
+		b, ok := s.used[n]
+		if !ok || bytes.Contains(b, []byte(`"x-kubernetes-group-version-kind"`)) {
+			continue
+		}
+		ext, err := json.Marshal(map[string]any{"x-kubernetes-group-version-kind": ks})
+		if err != nil {
+			return err
+		}
+		rest := bytes.TrimLeft(b, " \n\t{")
+		if len(rest) == 0 || rest[0] == '}' {
+			s.used[n] = ext
+			continue
+		}
+		s.used[n] = slices.Concat(ext[:len(ext)-1], []byte(","), rest)
+	}
+	return nil
 }
 
 func (s *schemas) use(name string) {
