@@ -47,9 +47,6 @@ func newCodec(r *api.Resource, scheme *runtime.Scheme) (*codec, error) {
 		if _, ok := r.New().(message); !ok {
 			return nil, fmt.Errorf("%T has no protobuf code", r.New())
 		}
-		if c.storage != c.gvk && !scheme.Recognizes(c.storage) {
-			return nil, fmt.Errorf("the scheme does not know the storage version %s", c.storage)
-		}
 	}
 	return c, nil
 }
@@ -73,7 +70,7 @@ func (c *codec) encode(obj runtime.Object) ([]byte, error) {
 		return b, err
 	}
 	stored := obj
-	if c.storage != c.gvk {
+	if c.storage != c.gvk && c.scheme.Recognizes(c.storage) {
 		var err error
 		if stored, err = c.convert(obj, c.storage); err != nil {
 			return nil, err
@@ -113,7 +110,9 @@ func (c *codec) decodeStored(raw []byte) (api.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	if gvk == c.gvk {
+	// Kinds that upstream stores as beta, and whose beta Go type is not linked in, have the
+	// same fields under the same numbers in both versions: a v1 is promoted as it is.
+	if gvk == c.gvk || gvk == c.storage && !c.scheme.Recognizes(gvk) {
 		obj := c.api.New()
 		return obj, unmarshal(content, obj)
 	}

@@ -150,6 +150,7 @@ func (r *resource) shut() {
 			gone.release()
 		}
 	}
+	r.history.first = r.history.end() // watches that are about to end may still ask
 	r.tree, r.snapshot, r.history.changes, r.own = newTree(), nil, nil, nil
 }
 

@@ -133,24 +133,24 @@ func (f *factory) Admissionregistration() admissionregistration.Interface {
 }
 
 func (f *factory) Internal() apiserverinternal.Interface { return apiserverinternal.New(f, "", nil) }
-func (f *factory) Apps() apps.Interface                   { return apps.New(f, "", nil) }
-func (f *factory) Autoscaling() autoscaling.Interface     { return autoscaling.New(f, "", nil) }
-func (f *factory) Batch() batch.Interface                 { return batch.New(f, "", nil) }
-func (f *factory) Certificates() certificates.Interface   { return certificates.New(f, "", nil) }
-func (f *factory) Coordination() coordination.Interface   { return coordination.New(f, "", nil) }
-func (f *factory) Core() core.Interface                   { return core.New(f, "", nil) }
-func (f *factory) Discovery() discovery.Interface         { return discovery.New(f, "", nil) }
-func (f *factory) Events() events.Interface               { return events.New(f, "", nil) }
-func (f *factory) Extensions() extensions.Interface       { return extensions.New(f, "", nil) }
-func (f *factory) Flowcontrol() flowcontrol.Interface     { return flowcontrol.New(f, "", nil) }
-func (f *factory) Lifecycle() lifecycle.Interface         { return lifecycle.New(f, "", nil) }
-func (f *factory) Networking() networking.Interface       { return networking.New(f, "", nil) }
-func (f *factory) Node() node.Interface                   { return node.New(f, "", nil) }
-func (f *factory) Policy() policy.Interface               { return policy.New(f, "", nil) }
-func (f *factory) Rbac() rbac.Interface                   { return rbac.New(f, "", nil) }
-func (f *factory) Resource() resource.Interface           { return resource.New(f, "", nil) }
-func (f *factory) Scheduling() scheduling.Interface       { return scheduling.New(f, "", nil) }
-func (f *factory) Storage() storage.Interface             { return storage.New(f, "", nil) }
+func (f *factory) Apps() apps.Interface                  { return apps.New(f, "", nil) }
+func (f *factory) Autoscaling() autoscaling.Interface    { return autoscaling.New(f, "", nil) }
+func (f *factory) Batch() batch.Interface                { return batch.New(f, "", nil) }
+func (f *factory) Certificates() certificates.Interface  { return certificates.New(f, "", nil) }
+func (f *factory) Coordination() coordination.Interface  { return coordination.New(f, "", nil) }
+func (f *factory) Core() core.Interface                  { return core.New(f, "", nil) }
+func (f *factory) Discovery() discovery.Interface        { return discovery.New(f, "", nil) }
+func (f *factory) Events() events.Interface              { return events.New(f, "", nil) }
+func (f *factory) Extensions() extensions.Interface      { return extensions.New(f, "", nil) }
+func (f *factory) Flowcontrol() flowcontrol.Interface    { return flowcontrol.New(f, "", nil) }
+func (f *factory) Lifecycle() lifecycle.Interface        { return lifecycle.New(f, "", nil) }
+func (f *factory) Networking() networking.Interface      { return networking.New(f, "", nil) }
+func (f *factory) Node() node.Interface                  { return node.New(f, "", nil) }
+func (f *factory) Policy() policy.Interface              { return policy.New(f, "", nil) }
+func (f *factory) Rbac() rbac.Interface                  { return rbac.New(f, "", nil) }
+func (f *factory) Resource() resource.Interface          { return resource.New(f, "", nil) }
+func (f *factory) Scheduling() scheduling.Interface      { return scheduling.New(f, "", nil) }
+func (f *factory) Storage() storage.Interface            { return storage.New(f, "", nil) }
 
 func (f *factory) Storagemigration() storagemigration.Interface {
 	return storagemigration.New(f, "", nil)
