@@ -294,3 +294,21 @@ func keyed(path string) (map[string]uint64, error) {
 	}
 	return out, in.Err()
 }
+
+// RemoveEmpty deletes the group where it exists and has nothing in it.
+func (g Group) RemoveEmpty() error {
+	if g.path == "/" {
+		return errors.New("refusing to remove the root cgroup")
+	}
+	dirs, err := g.dirs()
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		err := unix.Rmdir(dir)
+		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENOTEMPTY) {
+			return fmt.Errorf("remove cgroup %s: %w", dir, err)
+		}
+	}
+	return nil
+}

@@ -159,8 +159,27 @@ func statOf(pid int) (start uint64, state byte, err error) {
 	return start, fields[0][0], err
 }
 
-// Kill ends the processes that the state file in dir names, if they are still
-// the same: for a monitor that no longer answers.
+// killWait is how long a killed process may take to die: one in an
+// uninterruptible call dies when the call returns.
+const killWait = 10 * time.Second
+
+// awaitEnd waits until the process of a pidfd has ended.
+func awaitEnd(pidfd int) error {
+	p := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(p, int(killWait.Milliseconds()))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err == nil && n == 0 {
+			return errors.New("it does not die")
+		}
+		return err
+	}
+}
+
+// Kill ends the processes that a state file names, if they are still the same:
+// for a monitor that no longer answers. It returns when they have ended.
 func Kill(s *State) error {
 	var errs []error
 	for _, p := range []struct {
@@ -173,7 +192,11 @@ func Kill(s *State) error {
 		}
 		// Checked after the pidfd holds the process: no reuse in between.
 		if Alive(p.pid, p.start) {
-			if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+			if err == nil {
+				err = awaitEnd(fd)
+			}
+			if err != nil && !errors.Is(err, unix.ESRCH) {
 				errs = append(errs, fmt.Errorf("kill process %d: %w", p.pid, err))
 			}
 		}

@@ -247,7 +247,7 @@ func Resources(r *runtimeapi.LinuxContainerResources, v2 bool) *specs.LinuxResou
 // the image's, or SIGTERM.
 func StopSignal(c *runtimeapi.ContainerConfig, img *v1.ConfigFile) string {
 	if s := c.GetStopSignal(); s != runtimeapi.Signal_SIGNAL_RUNTIME_DEFAULT {
-		return signalName(s)
+		return SignalName(s)
 	}
 	if img != nil && img.Config.StopSignal != "" {
 		return img.Config.StopSignal
@@ -255,10 +255,10 @@ func StopSignal(c *runtimeapi.ContainerConfig, img *v1.ConfigFile) string {
 	return "SIGTERM"
 }
 
-// signalName undoes what an enum's identifier cannot hold: SIGRTMINPLUS1 is
+// SignalName undoes what an enum's identifier cannot hold: SIGRTMINPLUS1 is
 // SIGRTMIN+1, SIGRTMAXMINUS2 SIGRTMAX-2.
-func signalName(s runtimeapi.Signal) string {
-	return strings.NewReplacer("PLUS", "+", "MINUS", "-").Replace(s.String())
+func SignalName(s runtimeapi.Signal) string {
+	return strings.NewReplacer("SIGNAL_", "", "RTMAXMINUS", "RTMAX-", "PLUS", "+", "MINUS", "-").Replace(s.String())
 }
 
 // errField says which field of the configuration is wrong.

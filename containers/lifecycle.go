@@ -1,0 +1,479 @@
+package containers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/skiff-k8s/skiff/containers/cgroup"
+	"github.com/skiff-k8s/skiff/containers/container"
+	"github.com/skiff-k8s/skiff/containers/image"
+	"github.com/skiff-k8s/skiff/containers/monitor"
+	"github.com/skiff-k8s/skiff/containers/oci"
+	"github.com/skiff-k8s/skiff/containers/record"
+	"github.com/skiff-k8s/skiff/containers/sandbox"
+	"github.com/skiff-k8s/skiff/containers/snapshot"
+)
+
+// CreateContainer prepares a container's root file system and spec; no process
+// is made before StartContainer.
+func (r *Runtime) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+	cfg := req.GetConfig()
+	if cfg.GetMetadata().GetName() == "" {
+		return nil, status.Error(codes.InvalidArgument, "config.metadata.name: required")
+	}
+	s, err := r.sandboxFor(req.GetPodSandboxId())
+	if err != nil {
+		return nil, err
+	}
+	pod := s.record()
+	if !pod.Ready {
+		return nil, status.Errorf(codes.FailedPrecondition, "sandbox %s is not ready", pod.ID)
+	}
+	img, err := r.images.Ensure(ctx, cfg.GetImage().GetImage())
+	if errors.Is(err, image.ErrNotFound) {
+		return nil, status.Error(codes.NotFound, err.Error())
+	}
+	if err != nil {
+		return nil, err
+	}
+	b, err := proto.Marshal(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("encode container configuration: %w", err)
+	}
+	id := newID()
+	c := &containerState{cfg: cfg, exited: make(chan struct{}), rec: containerRecord{
+		Header: record.Header{Version: containerVersion},
+		ID:     id, SandboxID: pod.ID, Config: b, Created: time.Now(),
+		ImageID: img.ID, ImageName: imageName(img, cfg.GetImage()), ImageRef: imageRef(img), Chain: img.Chain(),
+		Cgroup: filepath.Join(pod.Cgroup, id), Signal: oci.StopSignal(cfg, img.ConfigFile()),
+		State: runtimeapi.ContainerState_CONTAINER_CREATED,
+	}}
+	if p := cfg.GetLogPath(); p != "" {
+		c.rec.LogPath = filepath.Join(s.cfg.GetLogDirectory(), p)
+	}
+	if err := os.MkdirAll(r.containerDir(id), 0o711); err != nil {
+		return nil, fmt.Errorf("make container record: %w", err)
+	}
+	if err := r.updateContainer(c, func(*containerRecord) {}); err != nil {
+		return nil, err
+	}
+	if err := r.prepare(ctx, c, s, img); err != nil {
+		if cerr := r.dropContainer(c); cerr != nil {
+			r.log.Warn("failed container not fully removed", "container", id, "err", cerr)
+		}
+		return nil, err
+	}
+	r.mu.Lock()
+	r.containers[id] = c
+	r.mu.Unlock()
+	r.publish(id, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, pod.ID)
+	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
+}
+
+// imageName is how clients will see the image named: as the user wrote it, if
+// it has that name still.
+func imageName(img *image.Image, spec *runtimeapi.ImageSpec) string {
+	if full, err := image.Normalize(spec.GetUserSpecifiedImage()); err == nil && slices.Contains(img.Tags, full) {
+		return full
+	}
+	for _, names := range [][]string{img.Tags, img.Digests} {
+		if len(names) > 0 {
+			return names[0]
+		}
+	}
+	return spec.GetImage()
+}
+
+func imageRef(img *image.Image) string {
+	if len(img.Digests) > 0 {
+		return img.Digests[0]
+	}
+	return img.ID.String()
+}
+
+// prepare mounts the root file system and writes the spec.
+func (r *Runtime) prepare(ctx context.Context, c *containerState, s *sandboxState, img *image.Image) error {
+	rec := c.record()
+	run, rootfs := r.containerRun(rec.ID), r.rootfs(rec.ID)
+	if err := os.MkdirAll(run, 0o711); err != nil {
+		return fmt.Errorf("make container directory: %w", err)
+	}
+	if err := r.layers.Mount(rec.Chain, r.containerDir(rec.ID), rootfs); err != nil {
+		return err
+	}
+	ns, err := r.namespaces(c, s)
+	if err != nil {
+		return err
+	}
+	volumes, err := r.volumes(ctx, c, img)
+	if err != nil {
+		return err
+	}
+	for _, m := range c.cfg.GetMounts() {
+		if m.GetHostPath() == "" {
+			continue
+		}
+		// As other runtimes do for a hostPath of no declared type.
+		if _, err := os.Stat(m.GetHostPath()); errors.Is(err, os.ErrNotExist) {
+			if err := os.MkdirAll(m.GetHostPath(), 0o755); err != nil {
+				return fmt.Errorf("mounts.hostPath: make %s: %w", m.GetHostPath(), err)
+			}
+		}
+	}
+	paths := sandbox.Layout(r.sandboxConfig(rec.SandboxID, s.cfg))
+	spec, err := oci.Build(oci.Input{
+		Container: c.cfg, Sandbox: s.cfg, Image: img.ConfigFile(),
+		RootFS: rootfs, CgroupPath: rec.Cgroup, Namespaces: ns,
+		Files:   oci.Files{Shm: paths.Shm, Hosts: paths.Hosts, Hostname: paths.Hostname, ResolvConf: paths.ResolvConf},
+		Volumes: volumes, Host: r.host, DefaultCapabilities: r.cfg.DefaultCapabilities,
+	})
+	if err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	if p := c.cfg.GetLinux().GetSecurityContext().GetApparmor(); p.GetProfileType() == runtimeapi.SecurityProfile_Localhost {
+		r.log.Warn("AppArmor profile ignored: this runtime does not apply AppArmor", "container", rec.ID, "profile", p.GetLocalhostRef())
+	}
+	b, err := json.Marshal(spec)
+	if err != nil {
+		return fmt.Errorf("encode spec: %w", err)
+	}
+	if err := record.Write(filepath.Join(run, "config.json"), b, false); err != nil {
+		return err
+	}
+	return r.updateContainer(c, func(x *containerRecord) {
+		x.UID, x.GID, x.Groups = spec.Process.User.UID, spec.Process.User.GID, spec.Process.User.AdditionalGids
+		x.SharedPID = !ns.PrivatePID
+	})
+}
+
+// namespaces decides which namespaces the container joins.
+func (r *Runtime) namespaces(c *containerState, s *sandboxState) (oci.Namespaces, error) {
+	sc := r.sandboxConfig(c.record().SandboxID, s.cfg)
+	paths := sandbox.Layout(sc)
+	out := oci.Namespaces{Net: paths.Net, IPC: paths.IPC, UTS: paths.UTS, User: paths.User}
+	opts := s.cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	if out.User != "" {
+		out.UIDs, out.GIDs = opts.GetUsernsOptions().GetUids(), opts.GetUsernsOptions().GetGids()
+	}
+	own := c.cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
+	switch own.GetPid() {
+	case runtimeapi.NamespaceMode_CONTAINER:
+		out.PrivatePID = true
+	case runtimeapi.NamespaceMode_POD:
+		// The sandbox of such a pod holds the namespace; a sandbox made
+		// without one cannot be joined later.
+		if out.PID = paths.PID; out.PID == "" {
+			out.PrivatePID = true
+		}
+	case runtimeapi.NamespaceMode_TARGET:
+		target, err := r.containerFor(own.GetTargetId())
+		if err != nil {
+			return out, err
+		}
+		rec := target.record()
+		if rec.SandboxID != c.record().SandboxID {
+			return out, status.Errorf(codes.InvalidArgument, "targetID: container %s is of another sandbox", rec.ID)
+		}
+		if rec.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
+			return out, status.Errorf(codes.FailedPrecondition, "targetID: container %s does not run", rec.ID)
+		}
+		out.PID = "/proc/" + strconv.Itoa(rec.PID) + "/ns/pid"
+	}
+	return out, nil
+}
+
+// volumes prepares what the image declares as volumes, and mounts of images.
+func (r *Runtime) volumes(ctx context.Context, c *containerState, img *image.Image) ([]oci.Volume, error) {
+	rec := c.record()
+	taken := map[string]bool{}
+	var out []oci.Volume
+	for i, m := range c.cfg.GetMounts() {
+		taken[filepath.Clean(m.GetContainerPath())] = true
+		if m.GetImage().GetImage() == "" {
+			continue
+		}
+		mounted, err := r.images.Ensure(ctx, m.GetImage().GetImage())
+		if err != nil {
+			return nil, err
+		}
+		target := filepath.Join(r.containerRun(rec.ID), "images", strconv.Itoa(i))
+		if err := r.layers.Mount(mounted.Chain(), "", target); err != nil {
+			return nil, err
+		}
+		err = r.updateContainer(c, func(x *containerRecord) { x.Chain = append(slices.Clone(x.Chain), mounted.Chain()...) })
+		if err != nil {
+			return nil, err
+		}
+		source, err := subPath(target, m.GetImageSubPath())
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, oci.Volume{Source: source, Destination: m.GetContainerPath(), ReadOnly: true, Options: m.GetMountOptions()})
+	}
+	for path := range img.ConfigFile().Config.Volumes {
+		path = filepath.Clean("/" + path)
+		if taken[path] || path == "/" {
+			continue
+		}
+		dir := filepath.Join(r.containerDir(rec.ID), "volumes", newID()[:12])
+		if err := container.CopyVolume(r.rootfs(rec.ID), path, dir); err != nil {
+			return nil, err
+		}
+		out = append(out, oci.Volume{Source: dir, Destination: path})
+	}
+	return out, nil
+}
+
+// subPath finds a directory or file inside a mounted image, keeping to it.
+func subPath(root, sub string) (string, error) {
+	if sub == "" {
+		return root, nil
+	}
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", fmt.Errorf("open image: %w", err)
+	}
+	defer func() { _ = unix.Close(dir) }()
+	fd, err := unix.Openat2(dir, filepath.Clean("/" + sub)[1:], &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return "", status.Errorf(codes.InvalidArgument, "mounts.imageSubPath: %q is not in the image: %v", sub, err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	// The image is mounted read-only: the name stays what it is.
+	return os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+}
+
+// StartContainer makes the container's monitor, which makes its process.
+func (r *Runtime) StartContainer(_ context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+	c, err := r.containerFor(req.GetContainerId())
+	if err != nil {
+		return nil, err
+	}
+	c.op.Lock()
+	defer c.op.Unlock()
+	rec := c.record()
+	if rec.State != runtimeapi.ContainerState_CONTAINER_CREATED {
+		return nil, status.Errorf(codes.FailedPrecondition, "container %s is %s, not created", rec.ID, stateName(rec.State))
+	}
+	if err := r.start(c); err != nil {
+		err = errors.New(oneLine(err.Error()))
+		uerr := r.updateContainer(c, func(x *containerRecord) {
+			x.State, x.Starting = runtimeapi.ContainerState_CONTAINER_EXITED, false
+			x.Started, x.Finished = time.Unix(0, 0), time.Now()
+			x.ExitCode, x.Reason, x.Message = 128, reasonStartError, err.Error()
+		})
+		if cerr := r.clearRuntimeState(c); cerr != nil {
+			r.log.Warn("container not fully cleaned up", "container", rec.ID, "err", cerr)
+		}
+		close(c.exited)
+		r.publish(rec.ID, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, rec.SandboxID)
+		return nil, errors.Join(fmt.Errorf("start container %s: %w", rec.ID[:12], err), uerr)
+	}
+	r.publish(rec.ID, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, rec.SandboxID)
+	return &runtimeapi.StartContainerResponse{}, nil
+}
+
+func (r *Runtime) start(c *containerState) error {
+	rec := c.record()
+	if rec.LogPath != "" {
+		if err := os.MkdirAll(filepath.Dir(rec.LogPath), 0o755); err != nil {
+			return fmt.Errorf("make log directory: %w", err)
+		}
+	}
+	if err := r.updateContainer(c, func(x *containerRecord) { x.Starting = true }); err != nil {
+		return err
+	}
+	run := r.containerRun(rec.ID)
+	pid, err := monitor.Start(monitor.Config{
+		Program: r.monitor, Dir: run, ExitFile: r.exitFile(rec.ID), LogFile: rec.LogPath,
+		OOMFile: cgroup.At(rec.Cgroup).OOMFile(),
+		TTY:     c.cfg.GetTty(), Stdin: c.cfg.GetStdin(), StdinOnce: c.cfg.GetStdinOnce(),
+		Helper: []string{r.helper, "create", r.ociRoot(), rec.ID, filepath.Join(run, "config.json")},
+	})
+	if err != nil {
+		return err
+	}
+	started := time.Now()
+	err = r.updateContainer(c, func(x *containerRecord) {
+		x.State, x.Starting, x.PID, x.Started = runtimeapi.ContainerState_CONTAINER_RUNNING, false, pid, started
+	})
+	if err != nil {
+		return errors.Join(err, monitor.Signal(run, unix.SIGKILL))
+	}
+	w, err := monitor.Subscribe(run)
+	if errors.Is(err, monitor.ErrGone) {
+		// So short-lived that its monitor is done.
+		return r.ended(c, r.lastWords(rec.ID))
+	}
+	if err != nil {
+		return errors.Join(err, monitor.Signal(run, unix.SIGKILL))
+	}
+	r.watch(c, w)
+	return nil
+}
+
+// StopContainer asks the container to end and kills it after the grace period.
+func (r *Runtime) StopContainer(ctx context.Context, req *runtimeapi.StopContainerRequest) (*runtimeapi.StopContainerResponse, error) {
+	c, err := r.containerFor(req.GetContainerId())
+	if status.Code(err) == codes.NotFound {
+		return &runtimeapi.StopContainerResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := r.stopContainer(ctx, c, time.Duration(req.GetTimeout())*time.Second); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.StopContainerResponse{}, nil
+}
+
+func (r *Runtime) stopContainer(ctx context.Context, c *containerState, grace time.Duration) error {
+	// Not behind c.op: a start under way is waited for by its end alone.
+	c.op.Lock()
+	rec := c.record()
+	c.op.Unlock()
+	if rec.State != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		return nil
+	}
+	if grace > 0 {
+		sig, err := oci.ParseSignal(rec.Signal)
+		if err != nil {
+			r.log.Warn("stop signal unusable, using SIGTERM", "container", rec.ID, "err", err)
+			sig = unix.SIGTERM
+		}
+		if err := r.signal(rec, sig); err != nil {
+			return err
+		}
+		timer := time.NewTimer(grace)
+		defer timer.Stop()
+		select {
+		case <-c.exited:
+			return nil
+		case <-timer.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if err := r.signal(rec, unix.SIGKILL); err != nil {
+		return err
+	}
+	if rec.SharedPID {
+		// Other processes of this container are not its init's descendants in
+		// a namespace of their own: they die by the cgroup.
+		if err := cgroup.At(rec.Cgroup).Kill(); err != nil {
+			return err
+		}
+	}
+	select {
+	case <-c.exited:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// signal sends to the container's init; one that has ended is no error.
+func (r *Runtime) signal(rec containerRecord, sig unix.Signal) error {
+	err := monitor.Signal(r.containerRun(rec.ID), sig)
+	if err == nil || errors.Is(err, unix.ESRCH) || errors.Is(err, monitor.ErrGone) {
+		return nil
+	}
+	return fmt.Errorf("signal container %s: %w", rec.ID[:12], err)
+}
+
+// RemoveContainer removes a container, killing it if it runs.
+func (r *Runtime) RemoveContainer(ctx context.Context, req *runtimeapi.RemoveContainerRequest) (*runtimeapi.RemoveContainerResponse, error) {
+	c, err := r.containerFor(req.GetContainerId())
+	if status.Code(err) == codes.NotFound {
+		return &runtimeapi.RemoveContainerResponse{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := r.removeContainer(ctx, c); err != nil {
+		return nil, err
+	}
+	return &runtimeapi.RemoveContainerResponse{}, nil
+}
+
+func (r *Runtime) removeContainer(ctx context.Context, c *containerState) error {
+	if err := r.stopContainer(ctx, c, 0); err != nil {
+		return err
+	}
+	c.op.Lock()
+	defer c.op.Unlock()
+	rec := c.record()
+	if err := r.dropContainer(c); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	delete(r.containers, rec.ID)
+	r.mu.Unlock()
+	r.usage.forget(rec.ID)
+	r.publish(rec.ID, runtimeapi.ContainerEventType_CONTAINER_DELETED_EVENT, rec.SandboxID)
+	return nil
+}
+
+// clearRuntimeState takes away what only a running container needs.
+func (r *Runtime) clearRuntimeState(c *containerState) error {
+	rec := c.record()
+	g := cgroup.At(rec.Cgroup)
+	errs := []error{g.Kill(), g.Remove(), r.unmountContainer(rec.ID)}
+	if errors.Join(errs...) == nil {
+		// Never while something is mounted below.
+		errs = append(errs, os.RemoveAll(r.containerRun(rec.ID)), os.RemoveAll(filepath.Join(r.ociRoot(), rec.ID)))
+	}
+	return errors.Join(errs...)
+}
+
+func (r *Runtime) unmountContainer(id string) error {
+	run := r.containerRun(id)
+	errs := []error{snapshot.Unmount(r.rootfs(id))}
+	images, err := os.ReadDir(filepath.Join(run, "images"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	for _, e := range images {
+		errs = append(errs, snapshot.Unmount(filepath.Join(run, "images", e.Name())))
+	}
+	return errors.Join(errs...)
+}
+
+// dropContainer takes everything of a container that does not run away, its
+// record last.
+func (r *Runtime) dropContainer(c *containerState) error {
+	if err := r.clearRuntimeState(c); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(r.containerDir(c.record().ID)); err != nil {
+		return fmt.Errorf("remove container: %w", err)
+	}
+	return nil
+}
+
+func stateName(s runtimeapi.ContainerState) string {
+	switch s {
+	case runtimeapi.ContainerState_CONTAINER_CREATED:
+		return "created"
+	case runtimeapi.ContainerState_CONTAINER_RUNNING:
+		return "running"
+	case runtimeapi.ContainerState_CONTAINER_EXITED:
+		return "exited"
+	}
+	return "in an unknown state"
+}
