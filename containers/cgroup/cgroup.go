@@ -128,6 +128,9 @@ func (g Group) Pids() ([]int, error) {
 
 // Kill kills every process in the group and below it.
 func (g Group) Kill() error {
+	if g.path == "/" {
+		return errors.New("refusing to kill the root cgroup")
+	}
 	if g.v2 {
 		err := os.WriteFile(filepath.Join(mountRoot, g.path, "cgroup.kill"), []byte("1"), 0)
 		if err == nil || errors.Is(err, os.ErrNotExist) {
