@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -38,7 +37,6 @@ type Config struct {
 	// Informers are started by the manager; handlers are added when it runs.
 	Informers informers.SharedInformerFactory
 	Discovery discovery.DiscoveryInterface
-	Mapper    meta.ResettableRESTMapper
 
 	// Disabled controllers do not run; names as in Table.
 	Disabled []string
@@ -151,7 +149,6 @@ func (m *Manager) base(e Entry, b record.EventBroadcaster) controller.Config {
 		Metadata:  clients.Metadata,
 		Informers: m.cfg.Informers,
 		Discovery: m.cfg.Discovery,
-		Mapper:    m.cfg.Mapper,
 		Events:    b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: e.Account}),
 		Clock:     m.cfg.Clock,
 		Logger:    m.cfg.Logger,

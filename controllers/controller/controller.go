@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"log/slog"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -30,10 +29,9 @@ type Controller interface {
 type Config struct {
 	Client    kubernetes.Interface
 	Informers informers.SharedInformerFactory
-	// Metadata, Discovery and Mapper serve those that handle kinds unknown at build time.
+	// Metadata and Discovery serve those that handle kinds unknown at build time.
 	Metadata  metadata.Interface
 	Discovery discovery.DiscoveryInterface
-	Mapper    meta.ResettableRESTMapper
 	Events    record.EventRecorder
 	Clock     clock.WithTickerAndDelayedExecution
 	Logger    *slog.Logger
