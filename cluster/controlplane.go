@@ -9,12 +9,21 @@ import (
 	"net"
 	"net/netip"
 
+	"k8s.io/utils/clock"
+
 	"github.com/skiff-k8s/skiff/api/builtin"
 	"github.com/skiff-k8s/skiff/apiserver"
+	"github.com/skiff-k8s/skiff/apiserver/admission"
+	"github.com/skiff-k8s/skiff/apiserver/allocate"
 	"github.com/skiff-k8s/skiff/apiserver/authn"
 	"github.com/skiff-k8s/skiff/apiserver/authz"
+	"github.com/skiff-k8s/skiff/apiserver/binding"
 	"github.com/skiff-k8s/skiff/apiserver/bootstrap"
 	"github.com/skiff-k8s/skiff/apiserver/cacher"
+	"github.com/skiff-k8s/skiff/apiserver/crd"
+	"github.com/skiff-k8s/skiff/apiserver/eviction"
+	"github.com/skiff-k8s/skiff/apiserver/reviews"
+	"github.com/skiff-k8s/skiff/apiserver/seams"
 	"github.com/skiff-k8s/skiff/cluster/process"
 	"github.com/skiff-k8s/skiff/component"
 	"github.com/skiff-k8s/skiff/store/etcd"
@@ -85,6 +94,33 @@ func newControlPlane(c *Config, p Paths, creds *Credentials, log *slog.Logger) (
 	if err != nil {
 		return nil, err
 	}
+	allocator, err := allocate.New(allocate.Config{Caches: caches, Store: db, Log: log.With("component", "allocate")})
+	if err != nil {
+		return nil, err
+	}
+	objects, err := bootstrap.New(bootstrap.Config{
+		Caches: caches, Store: db, ServiceCIDRs: []netip.Prefix{c.ServiceCIDR},
+		AdvertiseAddress: c.NodeIP, Port: int32(c.APIPort),
+		ClientCA: func() []byte { return creds.CA.Cert }, RequestHeaderCA: func() []byte { return creds.FrontProxyCA.Cert },
+		Log: log.With("component", "bootstrap"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	plugins, err := admission.New(admission.Config{
+		Caches: caches, Authorizer: rights, Extra: []seams.Admission{rights.Escalation()}, Log: log.With("component", "admission"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	endpoints, err := reviews.Endpoints(reviews.Config{
+		Tokens: users, Audiences: users.Audiences(), Authorizer: rights, Rules: rights, Issuer: issuer, Caches: caches,
+	})
+	if err != nil {
+		return nil, err
+	}
+	endpoints = append(endpoints, binding.Endpoints(caches, clock.RealClock{})...)
+	endpoints = append(endpoints, eviction.Endpoint(caches, clock.RealClock{}))
 	serving, err := certificate(creds.APIServer)
 	if err != nil {
 		return nil, err
@@ -100,6 +136,8 @@ func newControlPlane(c *Config, p Paths, creds *Credentials, log *slog.Logger) (
 	server, err := apiserver.New(apiserver.Config{
 		Caches: caches, Scheme: scheme, Resources: resources,
 		Authenticator: users, Authorizer: rights,
+		Admission: plugins, Endpoints: endpoints,
+		Hooks:         []seams.Hooks{allocator.Hooks(), crd.Hooks(clock.RealClock{})},
 		Listener:      listener,
 		TLS:           &tls.Config{Certificates: []tls.Certificate{serving}, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12},
 		ServerAddress: netip.AddrPortFrom(c.NodeIP, c.APIPort).String(),
@@ -109,11 +147,25 @@ func newControlPlane(c *Config, p Paths, creds *Credentials, log *slog.Logger) (
 	if err != nil {
 		return nil, err
 	}
+	definitions, err := crd.New(crd.Config{Caches: caches, Registry: server.Registry(), Log: log.With("component", "crd")})
+	if err != nil {
+		return nil, err
+	}
+	managers, err := newManagers(c, creds, server, caches, log)
+	if err != nil {
+		return nil, err
+	}
 	group := component.NewGroup(log)
 	group.Add(component.Member{Name: "etcd", Component: db, Ready: waitClosed(db.Ready())})
 	group.Add(component.Member{Name: "cacher", Component: caches, Ready: waitClosed(caches.Ready())})
+	group.Add(component.Member{Name: "bootstrap", Component: objects})
 	group.Add(component.Member{Name: "authz", Component: rights})
+	group.Add(component.Member{Name: "allocate", Component: allocator})
+	group.Add(component.Member{Name: "crd", Component: definitions})
 	group.Add(component.Member{Name: "apiserver", Component: server})
+	for _, m := range managers {
+		group.Add(m)
+	}
 	return group, nil
 }
 
