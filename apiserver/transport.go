@@ -49,7 +49,11 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	select {
 	case <-w.ready:
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		select {
+		case <-w.ready: // it was answered in time
+		default:
+			return nil, context.Cause(ctx)
+		}
 	}
 	resp := &http.Response{
 		Status: http.StatusText(w.code), StatusCode: w.code, Proto: "HTTP/2.0", ProtoMajor: 2,
