@@ -248,4 +248,6 @@ func (s *Server) id(kind string) string {
 	return fmt.Sprintf("%s%060x", kind, s.seq)
 }
 
-func notFound(kind, id string) error { return status.Errorf(codes.NotFound, "%s %q not found", kind, id) }
+func notFound(kind, id string) error {
+	return status.Errorf(codes.NotFound, "%s %q not found", kind, id)
+}
