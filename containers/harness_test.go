@@ -208,7 +208,7 @@ func busyboxImage(t testing.TB, change func(*v1.Config)) v1.Image {
 	}
 	put(tar.Header{Name: "tmp/", Typeflag: tar.TypeDir, Mode: 0o1777}, nil)
 	put(tar.Header{Name: "bin/busybox", Typeflag: tar.TypeReg, Mode: 0o755}, bin)
-	for _, a := range []string{"sh", "cat", "echo", "sleep", "ls", "id", "true", "false", "kill", "ps", "touch", "hostname", "nc", "mount", "stat", "printf", "seq", "env", "pwd", "tty", "stty", "head", "unshare", "dd", "grep", "readlink", "chmod", "wc", "ping", "test", "mknod"} {
+	for _, a := range []string{"sh", "cat", "echo", "sleep", "ls", "id", "true", "false", "kill", "ps", "touch", "hostname", "nc", "mount", "stat", "printf", "seq", "env", "pwd", "tty", "stty", "head", "unshare", "dd", "grep", "readlink", "chmod", "wc", "ping", "test", "mknod", "tr", "ln", "mkdir", "rm"} {
 		put(tar.Header{Name: "bin/" + a, Typeflag: tar.TypeSymlink, Linkname: "busybox"}, nil)
 	}
 	put(tar.Header{Name: "etc/passwd", Typeflag: tar.TypeReg, Mode: 0o644}, []byte("root:x:0:0::/root:/bin/sh\nuser:x:1000:1001::/:/bin/sh\n"))

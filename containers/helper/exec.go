@@ -54,15 +54,23 @@ func execIn(root, id string) error {
 	if err := say(control, message{PID: pid}); err != nil {
 		return errors.Join(err, killTree(req.Cgroups, pid))
 	}
+	givenUp, killed := make(chan struct{}), make(chan error, 1)
 	go func() {
 		// Nothing more is ever sent: any return means that the caller is gone or gave up.
 		_, _ = in.ReadByte()
-		_ = killTree(req.Cgroups, pid)
+		close(givenUp)
+		killed <- killTree(req.Cgroups, pid)
 	}()
 	state, err := p.Wait()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		return say(control, message{Error: fmt.Sprintf("wait: %v", err)})
+	}
+	select {
+	case <-givenUp:
+		// The process is dead; what it started must be, before we leave.
+		return <-killed
+	default:
 	}
 	ws, ok := state.Sys().(syscall.WaitStatus)
 	if !ok {

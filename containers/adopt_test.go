@@ -1,0 +1,133 @@
+package containers
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+func TestContainersOutliveTheRuntime(t *testing.T) {
+	h := newHarness(t)
+	img := h.pull("busybox", busyboxImage(t, nil))
+	sb, cfg := h.sandbox(nil)
+	start := func(name, script string) string {
+		id := h.create(sb, cfg, img, func(c *runtimeapi.ContainerConfig) {
+			c.Metadata.Name, c.LogPath = name, name+".log"
+			c.Command = []string{"sh", "-c", script}
+		})
+		h.start(id)
+		return id
+	}
+	stays := start("stays", "trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.05; done")
+	ends := start("ends", "while [ ! -e /tmp/end ]; do sleep 0.05; done; echo ended; exit 7")
+	lost := start("lost", "sleep 1000")
+	created := h.create(sb, cfg, img, func(c *runtimeapi.ContainerConfig) {
+		c.Metadata.Name, c.Command = "created", []string{"true"}
+	})
+	monitor, init := processesOf(t, h, lost)
+	_, staying := processesOf(t, h, stays)
+	_, ending := processesOf(t, h, ends)
+
+	h.kill()
+	if err := os.WriteFile("/proc/"+strconv.Itoa(ending)+"/root/tmp/end", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.eventually("container to end without a runtime", func() error { return gone(ending) })
+	if err := syscall.Kill(monitor, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	h.serve()
+
+	if st := h.status(stays); st.GetState() != runtimeapi.ContainerState_CONTAINER_RUNNING {
+		t.Errorf("the container that stayed: %v", st)
+	}
+	if _, now := processesOf(t, h, stays); now != staying {
+		t.Errorf("its process is %d, was %d", now, staying)
+	}
+	if st := h.status(ends); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetExitCode() != 7 || h.output(ends) != "ended\n" {
+		t.Errorf("the container that ended: %v", st)
+	}
+	if st := h.status(lost); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetReason() != "Unknown" {
+		t.Errorf("the container whose monitor was killed: %v", st)
+	}
+	if err := gone(init); err != nil {
+		t.Errorf("its process runs unwatched: %v", err)
+	}
+	if got, err := h.execSync(stays, 5, "echo", "hi"); err != nil || string(got.GetStdout()) != "hi\n" {
+		t.Errorf("exec in an adopted container: %v, %v", got, err)
+	}
+	h.start(created)
+	if st := h.wait(created); st.GetExitCode() != 0 {
+		t.Errorf("the container that was not started yet: %v", st)
+	}
+	if _, err := h.Runtime.StopContainer(context.Background(), &runtimeapi.StopContainerRequest{ContainerId: stays, Timeout: 10}); err != nil {
+		t.Fatal(err)
+	}
+	if st := h.status(stays); st.GetExitCode() != 0 || h.output(stays) != "up\ntold\n" {
+		t.Errorf("the adopted container after its stop: %v %q", st, h.output(stays))
+	}
+}
+
+// gone is nil once the process has ended, reaped or not.
+func gone(pid int) error {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return nil
+	}
+	if state := strings.Fields(string(b)[strings.LastIndexByte(string(b), ')')+1:])[0]; state != "Z" && state != "X" {
+		return fmt.Errorf("process %d is in state %s", pid, state)
+	}
+	return nil
+}
+
+func TestDownAfterKill(t *testing.T) {
+	h := newHarness(t)
+	img := h.pull("busybox", busyboxImage(t, nil))
+	sb, cfg := h.sandbox(func(c *runtimeapi.PodSandboxConfig) {
+		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
+	})
+	id := h.create(sb, cfg, img, func(c *runtimeapi.ContainerConfig) {
+		c.Command = []string{"sleep", "1000"}
+		c.Linux.SecurityContext.NamespaceOptions.Pid = runtimeapi.NamespaceMode_POD
+	})
+	h.start(id)
+	h.kill()
+	// The harness takes the rest down and looks for what is left.
+}
+
+func TestStopEscalates(t *testing.T) {
+	h := newHarness(t)
+	img := h.pull("busybox", busyboxImage(t, nil))
+	sb, cfg := h.sandbox(nil)
+	id := h.create(sb, cfg, img, func(c *runtimeapi.ContainerConfig) {
+		c.Command = []string{"sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"}
+	})
+	h.start(id)
+	ctx := context.Background()
+	if _, err := h.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if st := h.status(id); st.GetExitCode() != 137 {
+		t.Errorf("status %v", st)
+	}
+	for range 2 { // idempotent
+		if _, err := h.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
+			t.Error(err)
+		}
+		if _, err := h.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: id}); err != nil {
+			t.Error(err)
+		}
+		if _, err := h.Runtime.StopPodSandbox(ctx, &runtimeapi.StopPodSandboxRequest{PodSandboxId: sb}); err != nil {
+			t.Error(err)
+		}
+		if _, err := h.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sb}); err != nil {
+			t.Error(err)
+		}
+	}
+}
