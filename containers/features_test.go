@@ -72,7 +72,7 @@ func TestContainerFeatures(t *testing.T) {
 		"shared memory":         {nil, "stat -f -c %T /dev/shm; touch /dev/shm/x && echo w", "tmpfs\nw\n"},
 		"loopback is up":        {nil, "ping -c 1 -W 2 127.0.0.1 >/dev/null && echo up", "up\n"},
 		"memory limit":          {func(c *runtimeapi.ContainerConfig) { c.Linux.Resources.MemoryLimitInBytes = 32 << 20 }, "cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max", "33554432\n"},
-		"a long line": {nil, "head -c 40000 /dev/zero | tr '\\0' x; echo", strings.Repeat("x", 40000) + "\n"},
+		"a long line":           {nil, "head -c 40000 /dev/zero | tr '\\0' x; echo", strings.Repeat("x", 40000) + "\n"},
 		"no newline at the end": {nil, "printf abc", "abc\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -132,10 +132,11 @@ func (g Group) Kill() error {
 		return errors.New("refusing to kill the root cgroup")
 	}
 	if g.v2 {
-		err := os.WriteFile(filepath.Join(mountRoot, g.path, "cgroup.kill"), []byte("1"), 0)
-		if err == nil || errors.Is(err, os.ErrNotExist) {
+		err := cgroups.WriteFile(filepath.Join(mountRoot, g.path), "cgroup.kill", "1")
+		if err == nil {
 			return nil
 		}
+		// Kernels before 5.14 lack the file: one by one, then.
 	} else {
 		// Frozen, nothing forks while the list is read; a process killed
 		// frozen dies when it thaws.

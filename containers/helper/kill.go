@@ -28,8 +28,13 @@ func killTree(groups map[string]string, pid int) error {
 }
 
 func killCgroup(dir string) error {
-	err := os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
-	if err == nil || !errors.Is(err, os.ErrNotExist) {
+	// Never O_CREATE in cgroupfs: a file that is missing is refused, not absent.
+	f, err := os.OpenFile(filepath.Join(dir, "cgroup.kill"), os.O_WRONLY, 0)
+	if err == nil {
+		_, err = f.WriteString("1")
+		return errors.Join(err, f.Close())
+	}
+	if !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	// cgroup v1: frozen, nothing can fork while we read the list.

@@ -42,7 +42,7 @@ type DNS struct{ Servers, Searches, Options []string }
 
 // Paths are where containers find the sandbox; "" where it is the host's.
 type Paths struct {
-	Net, IPC, UTS, PID, User          string
+	Net, IPC, UTS, PID, User         string
 	Shm, Hosts, Hostname, ResolvConf string
 }
 
