@@ -74,6 +74,9 @@ type Resource struct {
 	// Keys must be the same for every object of the resource; FieldLabels lists them.
 	Fields      func(obj runtime.Object) fields.Set
 	FieldLabels []string
+	// FieldAliases name the selectable fields of the stored kind where this version is a
+	// view of another (events.k8s.io of core Events): own label to stored label. nil: the same.
+	FieldAliases map[string]string
 
 	// Columns and Row print the object as a meta.k8s.io/v1 Table as upstream does;
 	// nil: Name and Created At only. Row returns one cell per column; now is for ages.

@@ -43,7 +43,9 @@ import (
 	"github.com/skiff-k8s/skiff/api/coordination"
 	"github.com/skiff-k8s/skiff/api/core"
 	"github.com/skiff-k8s/skiff/api/discovery"
+	"github.com/skiff-k8s/skiff/api/events"
 	"github.com/skiff-k8s/skiff/api/networking"
+	"github.com/skiff-k8s/skiff/api/node"
 	"github.com/skiff-k8s/skiff/api/policy"
 	"github.com/skiff-k8s/skiff/api/rbac"
 	"github.com/skiff-k8s/skiff/api/scheduling"
@@ -64,7 +66,9 @@ func Resources() []*api.Resource {
 		coordination.Resources,
 		core.Resources,
 		discovery.Resources,
+		events.Resources,
 		networking.Resources,
+		node.Resources,
 		policy.Resources,
 		rbac.Resources,
 		scheduling.Resources,
@@ -103,6 +107,7 @@ func Scheme() *runtime.Scheme {
 		schedulingv1.AddToScheme,
 		storagev1.AddToScheme,
 		metav1.AddMetaToScheme,
+		events.AddConversions,
 	} {
 		// Registration fails only for a type registered twice under one kind, which
 		// the package's test would show.

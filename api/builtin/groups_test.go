@@ -41,7 +41,9 @@ func filler(seed int64) *randfill.Filler {
 			}
 		},
 		func(t *metav1.Time, c randfill.Continue) { *t = metav1.Unix(c.Int63n(1<<31), 0) },
-		func(t *metav1.MicroTime, c randfill.Continue) { *t = metav1.MicroTime{Time: time.Unix(c.Int63n(1<<31), 1000)} },
+		func(t *metav1.MicroTime, c randfill.Continue) {
+			*t = metav1.MicroTime{Time: time.Unix(c.Int63n(1<<31), 1000)}
+		},
 		func(d *metav1.Duration, c randfill.Continue) { d.Duration = time.Duration(c.Int63n(1 << 40)) },
 		func(m *metav1.ObjectMeta, c randfill.Continue) {
 			c.FillNoCustom(m)

@@ -15,7 +15,10 @@ var groupVersion = networkingv1.SchemeGroupVersion
 // Resources lists what the group serves.
 func Resources() []*api.Resource {
 	return []*api.Resource{
+		ingressClasses(),
+		ingresses(),
 		ipAddresses(),
+		networkPolicies(),
 		serviceCIDRs(),
 	}
 }

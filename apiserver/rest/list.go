@@ -108,6 +108,8 @@ func (c *call) listOptions() (*internalversion.ListOptions, error) {
 // fieldLabel admits the selectable fields.
 func (r *resource) fieldLabel(label, value string) (string, string, error) {
 	switch {
+	case r.FieldAliases[label] != "":
+		return r.FieldAliases[label], value, nil
 	case label == "metadata.name",
 		label == "metadata.namespace" && (r.Namespaced || len(r.FieldLabels) == 0),
 		slices.Contains(r.FieldLabels, label):
