@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -60,7 +61,7 @@ func TestListPages(t *testing.T) {
 var listEverything = metav1.ListOptions{}
 
 func TestListRevisions(t *testing.T) {
-	w := start(t)
+	w := start(t, func(c *Config) { c.ReadTimeout = 100 * time.Millisecond })
 	a := w.create(t, pod("ns", "a"))
 	w.create(t, pod("ns", "b"))
 	w.relabel(t, "ns", "a", "new")

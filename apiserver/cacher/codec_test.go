@@ -1,0 +1,153 @@
+package cacher
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+
+	"github.com/skiff-k8s/skiff/store/mem"
+)
+
+// Encodings are byte for byte what apimachinery's serializers make.
+func TestEncodings(t *testing.T) {
+	w := start(t)
+	p := pod("ns", "a")
+	p.Labels = map[string]string{"b": "2", "a": "<1>"}
+	p.Spec.Containers[0].Command = []string{"sh", "-c", "a && b > c"}
+	o := w.create(t, p)
+
+	serializers := protobuf.NewSerializer(w.set.cfg.Scheme, w.set.cfg.Scheme)
+	var want bytes.Buffer
+	if err := serializers.Encode(o.Runtime(), &want); err != nil {
+		t.Fatal(err)
+	}
+	got, err := o.Proto()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want.Bytes()) {
+		t.Errorf("protobuf\n%q, want\n%q", got, want.Bytes())
+	}
+	raw, err := o.RawProto()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back corev1.Pod
+	if err := back.Unmarshal(raw); err != nil || back.ResourceVersion != o.Meta().GetResourceVersion() {
+		t.Errorf("the bare message does not decode: %v", err)
+	}
+
+	codecs := serializer.NewCodecFactory(w.set.cfg.Scheme)
+	info, _ := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
+	want.Reset()
+	if err := info.Serializer.Encode(o.Runtime(), &want); err != nil {
+		t.Fatal(err)
+	}
+	b, err := o.JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(b)+"\n" != want.String() {
+		t.Errorf("JSON\n%s, want\n%s", b, want.String())
+	}
+	again, err := o.JSON()
+	if err != nil || &again[0] != &b[0] {
+		t.Error("the encoding was made twice")
+	}
+
+	// In etcd there is the same message without resourceVersion.
+	kv, _, err := w.store.Get(t.Context(), "/registry/pods/ns/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want.Reset()
+	stored := pod("ns", "a")
+	stored.Labels, stored.Spec.Containers = p.Labels, p.Spec.Containers
+	stored.TypeMeta.Kind, stored.TypeMeta.APIVersion = "Pod", "v1"
+	if err := serializers.Encode(stored, &want); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(kv.Value, want.Bytes()) {
+		t.Errorf("stored\n%q, want\n%q", kv.Value, want.Bytes())
+	}
+}
+
+// What an API server with --storage-media-type=application/json has stored is read.
+func TestStoredJSON(t *testing.T) {
+	w := start(t)
+	p := pod("ns", "a")
+	p.Kind, p.APIVersion = "Pod", "v1"
+	b, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.store.Create(t.Context(), "/registry/pods/ns/a", b, 0); err != nil {
+		t.Fatal(err)
+	}
+	o, err := w.pods.Get(t.Context(), "ns", "a", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := o.Runtime().(*corev1.Pod); got.Spec.Containers[0].Image != "i" || got.Spec.RestartPolicy != corev1.RestartPolicyAlways {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestBudget(t *testing.T) {
+	w := start(t, func(c *Config) { c.Budget = 20_000 })
+	for _, ns := range []string{"a", "b", "c"} {
+		for i := range 100 {
+			w.create(t, pod(ns, "p"+string(rune('a'+i%26))+string(rune('a'+i/26))))
+		}
+	}
+	l, err := w.pods.List(t.Context(), ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range l.Items {
+		if _, err := o.JSON(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := o.Proto(); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.set.budget.size(); got > 20_000 {
+			t.Fatalf("%d bytes are kept", got)
+		}
+	}
+	for _, o := range l.Items {
+		ns, name := o.(*entry).res.split(o.(*entry).key)
+		w.remove(t, ns, name)
+	}
+}
+
+// Everything ends in a bubble, too, and time there is the bubble's.
+func TestBubble(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{store: mem.New(mem.Config{})}
+		w.set = runCaches(t, w.store)
+		w.pods = w.cache(t, "pods")
+		watcher := open(t, w, WatchOptions{ResourceVersion: "0", Bookmarks: true})
+		w.create(t, pod("ns", "a"))
+		if e := <-watcher.Events(); e.Object == nil {
+			t.Fatalf("event %v", e)
+		}
+		began := time.Now()
+		for range 60 {
+			if e := <-watcher.Events(); e.Type != "BOOKMARK" {
+				t.Fatalf("event %v", e)
+			}
+		}
+		if d := time.Since(began); d < 50*time.Minute || d > 70*time.Minute {
+			t.Errorf("60 bookmarks took %v", d)
+		}
+		watcher.Stop()
+	})
+}
