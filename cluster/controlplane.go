@@ -65,13 +65,8 @@ func newControlPlane(c *Config, p Paths, creds *Credentials, log *slog.Logger) (
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range resources {
-		if r.StoragePath == "" {
-			continue
-		}
-		if err := caches.Add(cacher.Key(r), r); err != nil {
-			return nil, err
-		}
+	if err := apiserver.AddStorage(caches, resources); err != nil {
+		return nil, err
 	}
 	issuer, err := authn.NewIssuer(authn.IssuerConfig{Key: creds.TokenKey, URL: "https://kubernetes.default.svc." + c.Domain})
 	if err != nil {
