@@ -38,6 +38,7 @@ import (
 	"github.com/skiff-k8s/skiff/api/apps"
 	"github.com/skiff-k8s/skiff/api/authentication"
 	"github.com/skiff-k8s/skiff/api/authorization"
+	"github.com/skiff-k8s/skiff/api/autoscaling"
 	"github.com/skiff-k8s/skiff/api/batch"
 	"github.com/skiff-k8s/skiff/api/certificates"
 	"github.com/skiff-k8s/skiff/api/coordination"
@@ -61,6 +62,7 @@ func Resources() []*api.Resource {
 		apps.Resources,
 		authentication.Resources,
 		authorization.Resources,
+		autoscaling.Resources,
 		batch.Resources,
 		certificates.Resources,
 		coordination.Resources,
@@ -107,6 +109,7 @@ func Scheme() *runtime.Scheme {
 		schedulingv1.AddToScheme,
 		storagev1.AddToScheme,
 		metav1.AddMetaToScheme,
+		autoscaling.AddConversions,
 		events.AddConversions,
 	} {
 		// Registration fails only for a type registered twice under one kind, which
