@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/discovery"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/skiff-k8s/skiff/controllers/controller"
+	"github.com/skiff-k8s/skiff/controllers/csr"
 )
 
 // Clients are one user's.
@@ -44,6 +46,12 @@ type Config struct {
 	ClusterCIDRs []netip.Prefix // pod network, one per IP family
 	NodeMasks    []int
 	RootCA       []byte // PEM, published as kube-root-ca.crt
+	// ClientCA signs client certificates (of kubelets and users), ServingCA kubelets'
+	// serving certificates. Without either the signing controller does not run.
+	ClientCA, ServingCA csr.CA
+	SigningDuration     time.Duration // 0: a year
+	// NodeGrace is how long a kubelet may be silent (--node-monitor-grace-period); 0: 50 s.
+	NodeGrace time.Duration
 
 	Clock  clock.WithTickerAndDelayedExecution
 	Logger *slog.Logger

@@ -5,15 +5,24 @@
 package controllers
 
 import (
+	"github.com/skiff-k8s/skiff/controllers/clusterroleaggregation"
 	"github.com/skiff-k8s/skiff/controllers/controller"
+	"github.com/skiff-k8s/skiff/controllers/csr"
 	"github.com/skiff-k8s/skiff/controllers/deployment"
 	"github.com/skiff-k8s/skiff/controllers/endpoints"
 	"github.com/skiff-k8s/skiff/controllers/endpointslice"
+	"github.com/skiff-k8s/skiff/controllers/garbagecollector"
+	"github.com/skiff-k8s/skiff/controllers/job"
 	"github.com/skiff-k8s/skiff/controllers/namespace"
 	"github.com/skiff-k8s/skiff/controllers/nodeipam"
+	"github.com/skiff-k8s/skiff/controllers/nodelifecycle"
+	"github.com/skiff-k8s/skiff/controllers/podgc"
 	"github.com/skiff-k8s/skiff/controllers/replicaset"
+	"github.com/skiff-k8s/skiff/controllers/resourcequota"
 	"github.com/skiff-k8s/skiff/controllers/rootca"
 	"github.com/skiff-k8s/skiff/controllers/serviceaccount"
+	"github.com/skiff-k8s/skiff/controllers/tainteviction"
+	"github.com/skiff-k8s/skiff/controllers/ttlafterfinished"
 )
 
 // Entry is one controller of the table.
@@ -63,5 +72,28 @@ func Table() []Entry {
 		{Name: "endpointslice-controller", Account: "endpointslice-controller", make: plain(endpointslice.New)},
 		{Name: "endpoints-controller", Account: "endpoint-controller", make: plain(endpoints.New)},
 		{Name: "namespace-controller", Account: "namespace-controller", make: plain(namespace.New)},
+		{Name: "job-controller", Account: "job-controller", make: plain(job.New)},
+		{Name: "garbage-collector-controller", Account: "generic-garbage-collector", make: plain(garbagecollector.New)},
+		{Name: "node-lifecycle-controller", Account: "node-controller",
+			make: func(c *Config, base controller.Config) (controller.Controller, error) {
+				return nodelifecycle.New(nodelifecycle.Config{Config: base, Grace: c.NodeGrace})
+			}},
+		{Name: "taint-eviction-controller", Account: "node-controller", make: plain(tainteviction.New)},
+		{Name: "pod-garbage-collector-controller", Account: "pod-garbage-collector", make: plain(podgc.New)},
+		{Name: "ttl-after-finished-controller", Account: "ttl-after-finished-controller", make: plain(ttlafterfinished.New)},
+		{Name: "certificatesigningrequest-approving-controller", Account: "certificate-controller", make: plain(csr.NewApprover)},
+		{Name: "certificatesigningrequest-signing-controller", Account: "certificate-controller",
+			skip: func(c *Config) string {
+				if c.ClientCA.Certificate == nil && c.ServingCA.Certificate == nil {
+					return "no signing CA is configured"
+				}
+				return ""
+			},
+			make: func(c *Config, base controller.Config) (controller.Controller, error) {
+				return csr.NewSigner(csr.SignerConfig{Config: base, KubeletServing: c.ServingCA, KubeletClient: c.ClientCA, APIServerClient: c.ClientCA, LegacyUnknown: c.ClientCA, Duration: c.SigningDuration})
+			}},
+		{Name: "certificatesigningrequest-cleaner-controller", Account: "certificate-controller", make: plain(csr.NewCleaner)},
+		{Name: "clusterrole-aggregation-controller", Account: "clusterrole-aggregation-controller", make: plain(clusterroleaggregation.New)},
+		{Name: "resourcequota-controller", Account: "resourcequota-controller", make: plain(resourcequota.New)},
 	}
 }

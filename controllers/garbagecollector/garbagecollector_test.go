@@ -1,9 +1,9 @@
 package garbagecollector
 
 import (
-	"os"
 	"context"
 	"log/slog"
+	"os"
 	"slices"
 	"testing"
 	"testing/synctest"
