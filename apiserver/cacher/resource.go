@@ -44,7 +44,7 @@ type resource struct {
 	snapshot *tree // a clone of tree, until the next change
 	rev      int64 // of the newest change applied, or of the load
 	history  history
-	watchers map[*watcher]struct{}
+	watches  watches
 	// own holds entries that this server has written and the feed has not shown yet,
 	// by revision: when it does, nothing has to be decoded.
 	own map[int64]*entry
@@ -72,7 +72,6 @@ func newResource(s *Caches, r *api.Resource, c *codec) *resource {
 		loaded:   make(chan struct{}),
 		stop:     make(chan struct{}),
 		tree:     newTree(),
-		watchers: map[*watcher]struct{}{},
 		own:      map[int64]*entry{},
 	}
 }
@@ -269,9 +268,7 @@ func (r *resource) applyLocked(events []store.Event) {
 			c.cost = c.prev.size()
 		}
 		c.cost += 256
-		for w := range r.watchers {
-			w.offerLocked(c)
-		}
+		r.watches.offer(c, r.history.end())
 		r.history.add(c)
 	}
 	for rev := range r.own { // written before a watch that skipped them began

@@ -35,7 +35,10 @@ type watcher struct {
 	mark      bool  // tell when they have been sent
 	after     int64 // events up to it are skipped
 
-	seq int64 // of the next change to read; the resource's lock guards it
+	// The resource's lock guards these: whether changes of interest wait in the
+	// history, and the sequence number of the next one to read if so.
+	pending bool
+	seq     int64
 }
 
 // Events implements Watcher.
@@ -87,7 +90,6 @@ func (r *resource) Watch(ctx context.Context, o WatchOptions) (Watcher, error) {
 		return w.failed(notReady(r)), nil
 	}
 	w.epoch = r.stop
-	w.seq = r.history.end()
 	if initial {
 		w.initial = r.currentLocked()
 	} else if rev != 0 {
@@ -96,10 +98,9 @@ func (r *resource) Watch(ctx context.Context, o WatchOptions) (Watcher, error) {
 			r.mu.Unlock()
 			return w.failed(tooOld(rev, oldest)), nil
 		}
-		w.seq = r.history.seek(rev)
-		w.after = rev
+		w.after, w.pending, w.seq = rev, true, r.history.seek(rev)
 	}
-	r.watchers[w] = struct{}{}
+	r.watches.add(w)
 	r.mu.Unlock()
 
 	if !r.caches.spawn(func(running context.Context) { w.run(ctx, running) }) {
@@ -119,19 +120,7 @@ func (w *watcher) failed(err error) *watcher {
 func (w *watcher) forget() {
 	w.r.mu.Lock()
 	defer w.r.mu.Unlock()
-	delete(w.r.watchers, w)
-}
-
-// offerLocked tells the watch of a change about to be added to the history.
-func (w *watcher) offerLocked(c *change) {
-	if w.seq == w.r.history.end() && !w.match.scope(c.key) {
-		w.seq++ // of no interest, and nothing before it is left to read
-		return
-	}
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	w.r.watches.remove(w)
 }
 
 func (w *watcher) run(ctx, running context.Context) {
@@ -197,8 +186,12 @@ func (w *watcher) loop(ctx, running context.Context, send func(Event) bool, due 
 	bookmark := false
 	for {
 		r.mu.Lock()
-		n, ok := r.history.read(w.seq, buf[:])
-		w.seq += int64(n)
+		n, ok := 0, true
+		if w.pending {
+			n, ok = r.history.read(w.seq, buf[:])
+			w.seq += int64(n)
+			w.pending = w.seq < r.history.end()
+		}
 		rev := max(r.rev, r.caches.feed.revision())
 		r.mu.Unlock()
 		if !ok {

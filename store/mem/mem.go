@@ -35,7 +35,7 @@ type version struct {
 // history is every retained version of a key, oldest first.
 type history struct {
 	versions []version
-	expires  time.Time // zero: never
+	expires  time.Time // of those in Store.expiring
 }
 
 func (h *history) at(rev int64) (version, bool) {
@@ -55,6 +55,7 @@ type Store struct {
 	compacted int64
 	keys      []string // sorted
 	byKey     map[string]*history
+	expiring  map[string]*history // those with a TTL
 	log       []store.Event // every event after the compacted revision, in order
 	changed   chan struct{} // closed and replaced at each change
 	deadlines chan struct{} // tells Run that the nearest deadline may have moved
@@ -71,6 +72,7 @@ func New(c Config) *Store {
 		clock:     c.Clock,
 		rev:       1,
 		byKey:     map[string]*history{},
+		expiring:  map[string]*history{},
 		changed:   make(chan struct{}),
 		deadlines: make(chan struct{}, 1),
 	}
@@ -104,8 +106,8 @@ func (s *Store) Run(ctx context.Context) error {
 
 func (s *Store) nextDeadlineLocked() (time.Time, bool) {
 	var next time.Time
-	for _, h := range s.byKey {
-		if !h.expires.IsZero() && (next.IsZero() || h.expires.Before(next)) {
+	for _, h := range s.expiring {
+		if next.IsZero() || h.expires.Before(next) {
 			next = h.expires
 		}
 	}
@@ -114,16 +116,20 @@ func (s *Store) nextDeadlineLocked() (time.Time, bool) {
 
 // expireLocked deletes all keys that are due in one revision, as an expired lease does.
 func (s *Store) expireLocked() {
+	if len(s.expiring) == 0 {
+		return
+	}
 	now := s.clock.Now()
 	var due []string
-	for _, key := range s.keys {
-		if h := s.byKey[key]; !h.expires.IsZero() && !h.expires.After(now) {
+	for key, h := range s.expiring {
+		if !h.expires.After(now) {
 			due = append(due, key)
 		}
 	}
 	if len(due) == 0 {
 		return
 	}
+	slices.Sort(due)
 	s.rev++
 	for _, key := range due {
 		s.deleteLocked(key)
@@ -163,8 +169,9 @@ func (s *Store) putLocked(key string, value []byte, ttl time.Duration) int64 {
 		s.keys = slices.Insert(s.keys, i, key)
 	}
 	h.versions = append(h.versions, v)
-	h.expires = time.Time{}
+	delete(s.expiring, key)
 	if ttl > 0 {
+		s.expiring[key] = h
 		h.expires = s.clock.Now().Add((ttl + time.Second - 1).Truncate(time.Second))
 		select {
 		case s.deadlines <- struct{}{}:
@@ -181,7 +188,7 @@ func (s *Store) deleteLocked(key string) {
 	prev, _ := s.currentLocked(key)
 	h := s.byKey[key]
 	h.versions = append(h.versions, version{mod: s.rev, deleted: true})
-	h.expires = time.Time{}
+	delete(s.expiring, key)
 	s.log = append(s.log, store.Event{
 		Type: store.Delete,
 		KV:   store.KV{Key: key, ModRevision: s.rev},
