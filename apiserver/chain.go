@@ -69,14 +69,38 @@ func (s *Server) enter(next http.Handler) http.Handler {
 		ctx := request.WithRequestInfo(req.Context(), info)
 		ctx = warning.WithWarningRecorder(ctx, &warnings{header: h})
 		if !longRunning(req, info) {
+			d, err := timeout(req)
+			if err != nil {
+				s.fail(w, req, err)
+				return
+			}
 			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, requestTimeout)
+			ctx, cancel = context.WithTimeout(ctx, d)
 			defer cancel()
 		}
 		m := s.metrics.begin(w, info)
 		defer m.end()
 		next.ServeHTTP(m, req.WithContext(ctx))
 	})
+}
+
+// timeout is the client's ?timeout=, at most requestTimeout.
+func timeout(req *http.Request) (time.Duration, error) {
+	if !strings.Contains(req.URL.RawQuery, "timeout=") {
+		return requestTimeout, nil
+	}
+	v := req.URL.Query().Get("timeout")
+	if v == "" {
+		return requestTimeout, nil
+	}
+	d, err := time.ParseDuration(v)
+	if err != nil {
+		return 0, apierrors.NewBadRequest("invalid timeout specified in the request URL - time: " + strings.TrimPrefix(err.Error(), "time: "))
+	}
+	if d <= 0 || d > requestTimeout {
+		d = requestTimeout
+	}
+	return d, nil
 }
 
 func auditID(req *http.Request) string {

@@ -123,28 +123,27 @@ func (w *write) delete(ctx context.Context, opts *metav1.DeleteOptions) (result,
 		case errors.Is(err, errNow):
 		case err != nil:
 			return result{}, err
-		case !d.now:
+		default:
 			return result{stored: marked}, nil
 		}
-		// It goes now, in the state that was decided on (or with the grace of zero just stored).
-		rv := d.revision
-		if marked != nil {
-			rv = marked.Meta().GetResourceVersion()
-		}
-		o, err := cache.Delete(ctx, w.namespace, w.name, cacher.Preconditions{UID: pre.UID, ResourceVersion: &rv}, nil)
-		if apierrors.IsConflict(err) && (pre.ResourceVersion == nil || marked != nil) {
+		// It goes now, in the state that was decided on.
+		o, err := cache.Delete(ctx, w.namespace, w.name, cacher.Preconditions{UID: pre.UID, ResourceVersion: &d.revision}, nil)
+		if apierrors.IsConflict(err) && pre.ResourceVersion == nil {
 			continue // someone else changed it: decide again
-		}
-		if apierrors.IsNotFound(err) && marked != nil {
-			return result{stored: marked, gone: true}, nil
 		}
 		if err != nil {
 			return result{}, err
 		}
-		if obj, serr := w.seen(o); serr == nil {
-			w.deleted(ctx, obj)
+		last, err := w.seen(o)
+		if err != nil {
+			return result{stored: o, gone: true}, nil
 		}
-		return result{stored: o, gone: true}, nil
+		w.deleted(ctx, last)
+		if d.obj == nil || accessor(d.obj).GetDeletionTimestamp() == nil {
+			return result{stored: o, gone: true}, nil
+		}
+		accessor(d.obj).SetResourceVersion(accessor(last).GetResourceVersion())
+		return result{obj: d.obj, gone: true}, nil
 	}
 }
 
@@ -231,11 +230,10 @@ func (d *deletion) decide(obj runtime.Object) error {
 			return nil
 		}
 	}
-	if graceful {
-		d.now = !held && *d.opts.GracePeriodSeconds == 0
+	if graceful && (held || *d.opts.GracePeriodSeconds > 0) {
 		return nil
 	}
-	if !held {
+	if !held { // a grace of zero need not be stored first
 		d.now = true
 		return errNow
 	}

@@ -191,7 +191,7 @@ func StatusOf(err error) *metav1.Status {
 // WriteError answers with an error.
 func (g *Registry) WriteError(w http.ResponseWriter, req *http.Request, err error) {
 	s := StatusOf(err)
-	if s.Code == http.StatusInternalServerError {
+	if s.Code == http.StatusInternalServerError && req.Context().Err() == nil {
 		g.Logger.Error("request failed", "method", req.Method, "path", req.URL.Path, "err", err)
 	}
 	if s.Details != nil && s.Details.RetryAfterSeconds > 0 {

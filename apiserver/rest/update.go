@@ -302,9 +302,6 @@ func (w *write) prepareUpdate(ctx context.Context, obj, live runtime.Object) err
 	if g := old.GetDeletionGracePeriodSeconds(); g != nil && m.GetDeletionGracePeriodSeconds() == nil {
 		m.SetDeletionGracePeriodSeconds(g)
 	}
-	if m.GetGenerateName() == "" {
-		m.SetGenerateName(old.GetGenerateName())
-	}
 	metaPath := field.NewPath("metadata")
 	errs := validation.ValidateObjectMetaAccessor(m, w.Namespaced, pathSegment, metaPath)
 	errs = append(errs, validation.ValidateObjectMetaAccessorUpdate(m, old, metaPath)...)
