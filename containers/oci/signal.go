@@ -9,6 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Second names of signals that the kernel's table gives only one.
+var aliases = map[string]string{"SIGIOT": "SIGABRT", "SIGPOLL": "SIGIO", "SIGCLD": "SIGCHLD", "SIGUNUSED": "SIGSYS"}
+
 // Real-time signals as the C library numbers them, which is what images mean.
 const (
 	sigRTMin = 34
@@ -26,6 +29,9 @@ func ParseSignal(s string) (syscall.Signal, error) {
 	name := strings.ToUpper(s)
 	if !strings.HasPrefix(name, "SIG") {
 		name = "SIG" + name
+	}
+	if canonical, ok := aliases[name]; ok {
+		name = canonical
 	}
 	if sig := unix.SignalNum(name); sig != 0 {
 		return sig, nil

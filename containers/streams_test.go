@@ -1,0 +1,224 @@
+package containers
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/transport/spdy"
+	utilexec "k8s.io/client-go/util/exec"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// stream joins the streams behind a URL as kubectl does, over SPDY.
+func stream(t *testing.T, target string, o remotecommand.StreamOptions) error {
+	t.Helper()
+	u, err := url.Parse(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := remotecommand.NewSPDYExecutor(&rest.Config{Host: u.Host}, "POST", u)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	return e.StreamWithContext(ctx, o)
+}
+
+type sizes chan remotecommand.TerminalSize
+
+func (s sizes) Next() *remotecommand.TerminalSize {
+	sz, ok := <-s
+	if !ok {
+		return nil
+	}
+	return &sz
+}
+
+func TestStreams(t *testing.T) {
+	h := newHarness(t)
+	img := h.pull("busybox", busyboxImage(t, nil))
+	sb, cfg := h.sandbox(nil)
+	ctx := context.Background()
+	id := h.create(sb, cfg, img, func(c *runtimeapi.ContainerConfig) {
+		c.Command = []string{"sh", "-c", "while read line; do echo got $line; echo err $line >&2; done; echo end of input; sleep 1000"}
+		c.Stdin, c.StdinOnce = true, true
+	})
+	h.start(id)
+
+	t.Run("exec", func(t *testing.T) {
+		got, err := h.Runtime.Exec(ctx, &runtimeapi.ExecRequest{ContainerId: id, Cmd: []string{"sh", "-c", "cat; echo err >&2; exit 6"}, Stdin: true, Stdout: true, Stderr: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out, errOut bytes.Buffer
+		err = stream(t, got.GetUrl(), remotecommand.StreamOptions{Stdin: strings.NewReader("in\n"), Stdout: &out, Stderr: &errOut})
+		var exit utilexec.CodeExitError
+		if !errors.As(err, &exit) || exit.Code != 6 || out.String() != "in\n" || errOut.String() != "err\n" {
+			t.Errorf("%q %q %v", &out, &errOut, err)
+		}
+		if err := stream(t, got.GetUrl(), remotecommand.StreamOptions{Stdout: &out}); err == nil {
+			t.Error("a URL was good twice")
+		}
+	})
+	t.Run("exec with a terminal", func(t *testing.T) {
+		got, err := h.Runtime.Exec(ctx, &runtimeapi.ExecRequest{ContainerId: id, Cmd: []string{"sh", "-c", "tty; read x; stty size; echo $TERM"}, Stdin: true, Stdout: true, Tty: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		in, feed := io.Pipe()
+		resize := make(sizes, 1)
+		resize <- remotecommand.TerminalSize{Width: 123, Height: 45}
+		var out bytes.Buffer
+		seen := &notifying{Writer: &out, want: "/dev/pts", seen: make(chan struct{})}
+		go func() {
+			<-seen.seen
+			time.Sleep(200 * time.Millisecond) // the size has no acknowledgement
+			_, _ = feed.Write([]byte("go\n"))
+		}()
+		err = stream(t, got.GetUrl(), remotecommand.StreamOptions{Stdin: in, Stdout: seen, Tty: true, TerminalSizeQueue: resize})
+		close(resize)
+		_ = feed.Close()
+		if err != nil || !strings.Contains(out.String(), "45 123") {
+			t.Errorf("%q %v", &out, err)
+		}
+	})
+	t.Run("attach", func(t *testing.T) {
+		got, err := h.Runtime.Attach(ctx, &runtimeapi.AttachRequest{ContainerId: id, Stdin: true, Stdout: true, Stderr: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out, errOut bytes.Buffer
+		ended := &notifying{Writer: &out, want: "end of input", seen: make(chan struct{})}
+		done := make(chan error, 1)
+		go func() {
+			done <- stream(t, got.GetUrl(), remotecommand.StreamOptions{Stdin: strings.NewReader("a\nb\n"), Stdout: ended, Stderr: &errOut})
+		}()
+		select {
+		case <-ended.seen:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("nothing came: %q", h.output(id))
+		}
+		if _, err := h.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if out.String() != "got a\ngot b\nend of input\n" || errOut.String() != "err a\nerr b\n" {
+			t.Errorf("%q %q", &out, &errOut)
+		}
+		if log := h.output(id); !strings.Contains(log, "got b\n") {
+			t.Errorf("log %q", log)
+		}
+	})
+}
+
+// notifying closes seen once want has been written.
+type notifying struct {
+	io.Writer
+	want string
+	text string
+	seen chan struct{}
+	done bool
+}
+
+func (n *notifying) Write(p []byte) (int, error) {
+	n.text += string(p)
+	if !n.done && strings.Contains(n.text, n.want) {
+		n.done = true
+		defer close(n.seen)
+	}
+	return n.Writer.Write(p)
+}
+
+func TestAttachToATerminal(t *testing.T) {
+	h := newHarness(t)
+	img := h.pull("busybox", busyboxImage(t, nil))
+	sb, cfg := h.sandbox(nil)
+	id := h.create(sb, cfg, img, func(c *runtimeapi.ContainerConfig) {
+		c.Command, c.Stdin, c.Tty = []string{"sh", "-c", "tty; read x; echo got $x; exit 2"}, true, true
+	})
+	h.start(id)
+	got, err := h.Runtime.Attach(context.Background(), &runtimeapi.AttachRequest{ContainerId: id, Stdin: true, Stdout: true, Tty: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := stream(t, got.GetUrl(), remotecommand.StreamOptions{Stdin: strings.NewReader("hello\n"), Stdout: &out, Tty: true}); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(out.String(), "got hello") {
+		t.Errorf("output %q", &out)
+	}
+	if st := h.wait(id); st.GetExitCode() != 2 {
+		t.Errorf("status %v", st)
+	}
+	if log := h.output(id); !strings.Contains(log, "/dev/pts/0") || !strings.Contains(log, "got hello") {
+		t.Errorf("log %q", log)
+	}
+}
+
+func TestPortForwardToHello(t *testing.T) {
+	h := newHarness(t)
+	sb, cfg := h.sandbox(nil)
+	id := h.create(sb, cfg, "skiff.local/hello:v1", func(c *runtimeapi.ContainerConfig) {})
+	h.start(id)
+	got, err := h.Runtime.PortForward(context.Background(), &runtimeapi.PortForwardRequest{PodSandboxId: sb, Port: []int32{8080}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := url.Parse(got.GetUrl())
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, upgrader, err := spdy.RoundTripperFor(&rest.Config{Host: u.Host})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, ready := make(chan struct{}), make(chan struct{})
+	f, err := portforward.NewOnAddresses(spdy.NewDialer(upgrader, &http.Client{Transport: transport}, "POST", u), []string{"127.0.0.1"}, []string{"0:8080"}, stop, ready, io.Discard, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- f.ForwardPorts() }()
+	<-ready
+	ports, err := f.GetPorts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	base := "http://" + net.JoinHostPort("127.0.0.1", fmt.Sprint(ports[0].Local))
+	client := &http.Client{Timeout: 10 * time.Second}
+	h.eventually("hello to answer", func() error {
+		resp, err := client.Get(base + "/some/path")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = resp.Body.Close() }()
+		b, err := io.ReadAll(resp.Body)
+		if err != nil {
+			return err
+		}
+		if want := "Hello from skiff\nversion: v1\nhostname: pod-host\npath: /some/path\n"; string(b) != want {
+			return fmt.Errorf("got %q", b)
+		}
+		return nil
+	})
+	close(stop)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
