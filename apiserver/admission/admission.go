@@ -27,7 +27,10 @@ type Config struct {
 	Authorizer authorizer.UnconditionalAuthorizer
 	// Extra plugins run after those of this package (RBAC's escalation check).
 	Extra []seams.Admission
-	Log   *slog.Logger
+	// StorageProtection puts finalizers on volumes and claims; set where the controllers run that
+	// take them off.
+	StorageProtection bool
+	Log               *slog.Logger
 	// Clock defaults to the real one.
 	Clock clock.Clock
 }
@@ -43,12 +46,32 @@ func New(c Config) (seams.Chain, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	security, err := newPodSecurity(c.Caches)
+	if err != nil {
+		return nil, err
+	}
 	chain := seams.Chain{
 		newNamespaceLifecycle(c.Caches, c.Clock),
+		&limitRanger{caches: c.Caches},
 		&serviceAccount{caches: c.Caches},
+		&nodeRestriction{caches: c.Caches, authorizer: c.Authorizer},
+		&taintNodes{},
+		security,
 		&priority{caches: c.Caches},
 		&defaultTolerationSeconds{},
+		&defaultStorageClass{caches: c.Caches},
 	}
+	if c.StorageProtection {
+		chain = append(chain, &storageProtection{})
+	}
+	chain = append(chain,
+		&claimResize{caches: c.Caches},
+		&runtimeClass{caches: c.Caches},
+		&certificates{authorizer: c.Authorizer},
+		&defaultIngressClass{caches: c.Caches},
+		&topologyLabels{caches: c.Caches},
+		&podResize{caches: c.Caches},
+	)
 	return append(chain, c.Extra...), nil
 }
 

@@ -91,3 +91,50 @@ func volumeSecrets(v *corev1.VolumeSource) []string {
 	}
 	return nil
 }
+
+// podConfigMaps yields the names of all ConfigMaps that a pod refers to.
+func podConfigMaps(p *corev1.Pod) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		env := func(vars []corev1.EnvVar, from []corev1.EnvFromSource) bool {
+			for _, f := range from {
+				if f.ConfigMapRef != nil && !yield(f.ConfigMapRef.Name) {
+					return false
+				}
+			}
+			for _, v := range vars {
+				if v.ValueFrom != nil && v.ValueFrom.ConfigMapKeyRef != nil && !yield(v.ValueFrom.ConfigMapKeyRef.Name) {
+					return false
+				}
+			}
+			return true
+		}
+		for _, c := range p.Spec.InitContainers {
+			if !env(c.Env, c.EnvFrom) {
+				return
+			}
+		}
+		for _, c := range p.Spec.Containers {
+			if !env(c.Env, c.EnvFrom) {
+				return
+			}
+		}
+		for _, c := range p.Spec.EphemeralContainers {
+			if !env(c.Env, c.EnvFrom) {
+				return
+			}
+		}
+		for _, v := range p.Spec.Volumes {
+			if v.ConfigMap != nil && !yield(v.ConfigMap.Name) {
+				return
+			}
+			if v.Projected == nil {
+				continue
+			}
+			for _, s := range v.Projected.Sources {
+				if s.ConfigMap != nil && !yield(s.ConfigMap.Name) {
+					return
+				}
+			}
+		}
+	}
+}
