@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 
@@ -150,4 +151,41 @@ func TestBubble(t *testing.T) {
 		}
 		watcher.Stop()
 	})
+}
+
+// A StorageVersion is written, and both it and the served version are read.
+func TestStorageVersion(t *testing.T) {
+	for _, known := range []bool{true, false} {
+		scheme := testScheme(t)
+		r := podResource()
+		r.StorageVersion = schema.GroupVersion{Group: "old.example.com", Version: "v1beta1"}
+		if known {
+			scheme.AddKnownTypes(r.StorageVersion, &corev1.Pod{})
+		}
+		c, err := newCodec(r, scheme)
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := c.encode(pod("ns", "a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var u runtime.Unknown
+		if err := u.Unmarshal(raw[len(protoMagic):]); err != nil || u.APIVersion != "old.example.com/v1beta1" || u.Kind != "Pod" {
+			t.Errorf("stored as %s %s, %v", u.APIVersion, u.Kind, err)
+		}
+		f, err := envelope(pod("ns", "a"), c.gvk)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, raw := range [][]byte{raw, f.bytes} {
+			obj, err := c.decode(raw, 5)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p := obj.(*corev1.Pod); p.APIVersion != "v1" || p.Kind != "Pod" || p.Name != "a" || p.ResourceVersion != "5" {
+				t.Errorf("decoded %v", p.TypeMeta)
+			}
+		}
+	}
 }

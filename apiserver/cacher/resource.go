@@ -68,11 +68,11 @@ type view struct {
 func newResource(s *Caches, r *api.Resource, c *codec) *resource {
 	return &resource{
 		caches: s, api: r, codec: c,
-		prefix:   s.cfg.Prefix + r.StoragePath + "/",
-		loaded:   make(chan struct{}),
-		stop:     make(chan struct{}),
-		tree:     newTree(),
-		own:      map[int64]*entry{},
+		prefix: s.cfg.Prefix + r.StoragePath + "/",
+		loaded: make(chan struct{}),
+		stop:   make(chan struct{}),
+		tree:   newTree(),
+		own:    map[int64]*entry{},
 	}
 }
 
