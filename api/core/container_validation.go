@@ -43,7 +43,11 @@ func (c *podChecker) checkInitContainers(p *field.Path) field.ErrorList {
 	for i := range c.spec.InitContainers {
 		ctr, p := &c.spec.InitContainers[i], p.Index(i)
 		errs = append(errs, c.checkContainer(ctr, p)...)
-		errs = append(errs, validateRestartRules(ctr, p)...)
+		if ctr.RestartPolicy != nil {
+			errs = append(errs, validateRestartRules(ctr, p)...)
+		} else if len(ctr.RestartPolicyRules) > 0 {
+			errs = append(errs, field.Required(p.Child("restartPolicy"), "must specify restartPolicy when restart rules are used"))
+		}
 		if ctr.Name != "" && names.Has(ctr.Name) {
 			errs = append(errs, field.Duplicate(p.Child("name"), ctr.Name))
 		}

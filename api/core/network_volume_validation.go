@@ -13,73 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// networkVolumes are the kinds of storage that once had a driver in the kubelet.
-// Most do nothing today, but objects that name them are stored and served.
-func networkVolumes(v *v1.Volume) []volumeKind {
-	s := &v.VolumeSource
-	return []volumeKind{
-		{"gitRepo", s.GitRepo != nil, func(p *field.Path) field.ErrorList {
-			return append(required(s.GitRepo.Repository, p.Child("repository")), descendingPath(s.GitRepo.Directory, p.Child("directory"))...)
-		}},
-		{"gcePersistentDisk", s.GCEPersistentDisk != nil, func(p *field.Path) field.ErrorList {
-			return validateDisk(s.GCEPersistentDisk.PDName, s.GCEPersistentDisk.Partition, "pdName", p)
-		}},
-		{"awsElasticBlockStore", s.AWSElasticBlockStore != nil, func(p *field.Path) field.ErrorList {
-			return validateDisk(s.AWSElasticBlockStore.VolumeID, s.AWSElasticBlockStore.Partition, "volumeID", p)
-		}},
-		{"nfs", s.NFS != nil, func(p *field.Path) field.ErrorList { return validateNFS(s.NFS, p) }},
-		{"iscsi", s.ISCSI != nil, func(p *field.Path) field.ErrorList {
-			i := s.ISCSI
-			errs := validateISCSI(i.TargetPortal, i.IQN, i.Lun, i.DiscoveryCHAPAuth || i.SessionCHAPAuth, i.SecretRef != nil, i.InitiatorName, p)
-			if i.InitiatorName != nil && len(v.Name+":"+i.TargetPortal) > 64 {
-				errs = append(errs, field.Invalid(p.Child("name"), v.Name, iscsiTooLong))
-			}
-			return errs
-		}},
-		{"glusterfs", s.Glusterfs != nil, func(p *field.Path) field.ErrorList {
-			return append(required(s.Glusterfs.EndpointsName, p.Child("endpoints")), required(s.Glusterfs.Path, p.Child("path"))...)
-		}},
-		{"flocker", s.Flocker != nil, func(p *field.Path) field.ErrorList { return validateFlocker(s.Flocker, p) }},
-		{"rbd", s.RBD != nil, func(p *field.Path) field.ErrorList { return validateRBD(s.RBD.CephMonitors, s.RBD.RBDImage, p) }},
-		{"cinder", s.Cinder != nil, func(p *field.Path) field.ErrorList {
-			errs := required(s.Cinder.VolumeID, p.Child("volumeID"))
-			if r := s.Cinder.SecretRef; r != nil {
-				errs = append(errs, required(r.Name, p.Child("secretRef", "name"))...)
-			}
-			return errs
-		}},
-		{"cephfs", s.CephFS != nil, func(p *field.Path) field.ErrorList { return validateMonitors(s.CephFS.Monitors, p) }},
-		{"quobyte", s.Quobyte != nil, func(p *field.Path) field.ErrorList { return validateQuobyte(s.Quobyte, p) }},
-		{"fc", s.FC != nil, func(p *field.Path) field.ErrorList { return validateFC(s.FC, p) }},
-		{"flexVolume", s.FlexVolume != nil, func(p *field.Path) field.ErrorList {
-			return validateFlex(s.FlexVolume.Driver, s.FlexVolume.Options, p)
-		}},
-		{"azureFile", s.AzureFile != nil, func(p *field.Path) field.ErrorList {
-			return append(required(s.AzureFile.SecretName, p.Child("secretName")), required(s.AzureFile.ShareName, p.Child("shareName"))...)
-		}},
-		{"vsphereVolume", s.VsphereVolume != nil, func(p *field.Path) field.ErrorList {
-			return required(s.VsphereVolume.VolumePath, p.Child("volumePath"))
-		}},
-		{"photonPersistentDisk", s.PhotonPersistentDisk != nil, func(p *field.Path) field.ErrorList {
-			return required(s.PhotonPersistentDisk.PdID, p.Child("pdID"))
-		}},
-		{"portworxVolume", s.PortworxVolume != nil, func(p *field.Path) field.ErrorList {
-			return required(s.PortworxVolume.VolumeID, p.Child("volumeID"))
-		}},
-		{"azureDisk", s.AzureDisk != nil, func(p *field.Path) field.ErrorList { return validateAzureDisk(s.AzureDisk, p) }},
-		{"storageos", s.StorageOS != nil, func(p *field.Path) field.ErrorList {
-			errs := validateStorageOS(s.StorageOS.VolumeName, s.StorageOS.VolumeNamespace, p)
-			if r := s.StorageOS.SecretRef; r != nil {
-				errs = append(errs, required(r.Name, p.Child("secretRef", "name"))...)
-			}
-			return errs
-		}},
-		{"scaleIO", s.ScaleIO != nil, func(p *field.Path) field.ErrorList {
-			return validateScaleIO(s.ScaleIO.Gateway, s.ScaleIO.System, s.ScaleIO.VolumeName, p)
-		}},
-	}
-}
-
 func validateDisk(name string, partition int32, nameField string, p *field.Path) field.ErrorList {
 	errs := required(name, p.Child(nameField))
 	if partition < 0 || partition > 255 {
@@ -99,19 +32,19 @@ func validateNFS(s *v1.NFSVolumeSource, p *field.Path) field.ErrorList {
 
 const iscsiTooLong = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified."
 
-func validateISCSI(portal, iqn string, lun int32, chap, secret bool, initiator *string, p *field.Path) field.ErrorList {
+func validateISCSI(portal, iqn string, lun int32, chap, secret bool, initiator *string, unknown string, p *field.Path) field.ErrorList {
 	errs := required(portal, p.Child("targetPortal"))
 	if iqn == "" {
 		errs = append(errs, field.Required(p.Child("iqn"), ""))
 	} else {
-		errs = append(errs, iscsiName(iqn, p.Child("iqn"))...)
+		errs = append(errs, iscsiName(iqn, unknown, p.Child("iqn"))...)
 	}
 	errs = append(errs, lunNumber(lun, p)...)
 	if chap && !secret {
 		errs = append(errs, field.Required(p.Child("secretRef"), ""))
 	}
 	if initiator != nil {
-		errs = append(errs, iscsiName(*initiator, p.Child("initiatorname"))...)
+		errs = append(errs, iscsiName(*initiator, unknown, p.Child("initiatorname"))...)
 	}
 	return errs
 }
@@ -124,10 +57,11 @@ var iscsiNames = sync.OnceValue(func() map[string]*regexp.Regexp {
 	}
 })
 
-func iscsiName(name string, p *field.Path) field.ErrorList {
+// iscsiName accepts the three forms of names; unknown is the message for others.
+func iscsiName(name, unknown string, p *field.Path) field.ErrorList {
 	form := iscsiNames()[name[:min(3, len(name))]]
 	if form == nil {
-		return field.ErrorList{field.Invalid(p, name, "must be valid format starting with iqn, eui, or naa")}
+		return field.ErrorList{field.Invalid(p, name, unknown)}
 	}
 	if !form.MatchString(name) {
 		return field.ErrorList{field.Invalid(p, name, "must be valid format")}

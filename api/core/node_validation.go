@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -30,7 +31,10 @@ func validateNode(n *v1.Node) field.ErrorList {
 	}
 	if len(n.Spec.PodCIDRs) > 1 {
 		dual, err := netutils.IsDualStackCIDRStrings(n.Spec.PodCIDRs)
-		if err != nil || !dual || len(n.Spec.PodCIDRs) > 2 {
+		if err != nil {
+			errs = append(errs, field.InternalError(p, fmt.Errorf("invalid PodCIDRs. failed to check with dual stack with error:%w", err)))
+		}
+		if !dual || len(n.Spec.PodCIDRs) > 2 {
 			errs = append(errs, field.Invalid(p, n.Spec.PodCIDRs, "may specify no more than one CIDR for each IP family"))
 		}
 	}
@@ -111,11 +115,10 @@ func validateDeclaredFeatures(names []string) field.ErrorList {
 	var errs field.ErrorList
 	p := field.NewPath("status", "declaredFeatures")
 	for i, name := range names {
-		switch {
-		case len(name) > validation.DNS1123SubdomainMaxLength:
-			errs = append(errs, field.Invalid(p.Index(i), name, "invalid feature name: must be no more than 253 characters"))
-		case !featureName().MatchString(name):
-			errs = append(errs, field.Invalid(p.Index(i), name, "invalid feature name: must be UpperCamelCase, with further segments separated by '/' (e.g., MyFeature or MyFeature/mySubFeature)"))
+		if len(name) > validation.DNS1123SubdomainMaxLength {
+			errs = append(errs, field.Invalid(p.Index(i), name, fmt.Sprintf("invalid feature name %q: must be no more than %d characters", name, validation.DNS1123SubdomainMaxLength)))
+		} else if !featureName().MatchString(name) {
+			errs = append(errs, field.Invalid(p.Index(i), name, fmt.Sprintf("invalid feature name %q: must start with an UpperCamelCase segment, with subsequent segments separated by '/' (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters and slashes", name)))
 		}
 		if i == 0 {
 			continue

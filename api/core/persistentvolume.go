@@ -257,16 +257,23 @@ func withStableLabels(a *v1.VolumeNodeAffinity) *v1.VolumeNodeAffinity {
 }
 
 func persistentVolumeWarnings(pv, _ *v1.PersistentVolume) []string {
-	var warnings []string
+	var list []string
 	annotations := field.NewPath("metadata", "annotations")
 	if _, has := pv.Annotations[v1.BetaStorageClassAnnotation]; has {
-		warnings = append(warnings, fmt.Sprintf("%s: %s", annotations.Key(v1.BetaStorageClassAnnotation), deprecatedClassAnnotation))
+		list = append(list, fmt.Sprintf("%s: %s", annotations.Key(v1.BetaStorageClassAnnotation), deprecatedClassAnnotation))
 	}
 	if _, has := pv.Annotations[v1.MountOptionAnnotation]; has {
-		warnings = append(warnings, fmt.Sprintf(`%s: deprecated since v1.31; use "mountOptions" attribute instead`, annotations.Key(v1.MountOptionAnnotation)))
+		list = append(list, fmt.Sprintf(`%s: deprecated since v1.31; use "mountOptions" attribute instead`, annotations.Key(v1.MountOptionAnnotation)))
 	}
 	if pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimRecycle {
-		warnings = append(warnings, "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.")
+		list = append(list, "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the recommended approach is to use dynamic provisioning.")
+	}
+	if a := pv.Spec.NodeAffinity; a != nil && a.Required != nil {
+		var w warnings
+		for i := range a.Required.NodeSelectorTerms {
+			w.nodeTerm(&a.Required.NodeSelectorTerms[i], false, field.NewPath("spec", "nodeAffinity", "required", "nodeSelectorTerms").Index(i))
+		}
+		list = append(list, w...)
 	}
 	for _, gone := range []struct {
 		used bool
@@ -280,10 +287,10 @@ func persistentVolumeWarnings(pv, _ *v1.PersistentVolume) []string {
 		{pv.Spec.RBD != nil, "spec.rbd: deprecated in v1.28, non-functional in v1.31+"},
 	} {
 		if gone.used {
-			warnings = append(warnings, gone.text)
+			list = append(list, gone.text)
 		}
 	}
-	return warnings
+	return list
 }
 
 const deprecatedClassAnnotation = `deprecated since v1.8; use "storageClassName" attribute instead`

@@ -9,15 +9,24 @@ import (
 
 func validatePersistentVolumeSource(pv *v1.PersistentVolume, p *field.Path) field.ErrorList {
 	s := &pv.Spec.PersistentVolumeSource
-	errs := exactlyOneVolume(p, []volumeKind{
-		{"hostPath", s.HostPath != nil, func(p *field.Path) field.ErrorList { return validateHostPath(s.HostPath, p) }},
-		{"gcePersistentDisk", s.GCEPersistentDisk != nil, func(p *field.Path) field.ErrorList {
+	errs := exactlyOneVolume(p, persistentVolumeKinds(pv))
+	if s.HostPath != nil && path.Clean(s.HostPath.Path) == "/" && pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimRecycle {
+		errs = append(errs, field.Forbidden(p.Child("persistentVolumeReclaimPolicy"), "may not be 'recycle' for a hostPath mount of '/'"))
+	}
+	return append(errs, validateMountOptionsAnnotation(pv)...)
+}
+
+func persistentVolumeKinds(pv *v1.PersistentVolume) []volumeKind {
+	s := &pv.Spec.PersistentVolumeSource
+	return []volumeKind{
+		{name: "hostPath", set: s.HostPath != nil, check: func(p *field.Path) field.ErrorList { return validateHostPath(s.HostPath, p) }},
+		{name: "persistentDisk", set: s.GCEPersistentDisk != nil, check: func(p *field.Path) field.ErrorList {
 			return validateDisk(s.GCEPersistentDisk.PDName, s.GCEPersistentDisk.Partition, "pdName", p)
 		}},
-		{"awsElasticBlockStore", s.AWSElasticBlockStore != nil, func(p *field.Path) field.ErrorList {
+		{name: "awsElasticBlockStore", set: s.AWSElasticBlockStore != nil, check: func(p *field.Path) field.ErrorList {
 			return validateDisk(s.AWSElasticBlockStore.VolumeID, s.AWSElasticBlockStore.Partition, "volumeID", p)
 		}},
-		{"glusterfs", s.Glusterfs != nil, func(p *field.Path) field.ErrorList {
+		{name: "glusterfs", set: s.Glusterfs != nil, check: func(p *field.Path) field.ErrorList {
 			errs := append(required(s.Glusterfs.EndpointsName, p.Child("endpoints")), required(s.Glusterfs.Path, p.Child("path"))...)
 			if ns := s.Glusterfs.EndpointsNamespace; ns != nil {
 				if p := p.Child("endpointsNamespace"); *ns == "" {
@@ -28,14 +37,14 @@ func validatePersistentVolumeSource(pv *v1.PersistentVolume, p *field.Path) fiel
 			}
 			return errs
 		}},
-		{"flocker", s.Flocker != nil, func(p *field.Path) field.ErrorList { return validateFlocker(s.Flocker, p) }},
-		{"nfs", s.NFS != nil, func(p *field.Path) field.ErrorList { return validateNFS(s.NFS, p) }},
-		{"rbd", s.RBD != nil, func(p *field.Path) field.ErrorList { return validateRBD(s.RBD.CephMonitors, s.RBD.RBDImage, p) }},
-		{"quobyte", s.Quobyte != nil, func(p *field.Path) field.ErrorList { return validateQuobyte(s.Quobyte, p) }},
-		{"cephfs", s.CephFS != nil, func(p *field.Path) field.ErrorList { return validateMonitors(s.CephFS.Monitors, p) }},
-		{"iscsi", s.ISCSI != nil, func(p *field.Path) field.ErrorList {
+		{name: "flocker", set: s.Flocker != nil, check: func(p *field.Path) field.ErrorList { return validateFlocker(s.Flocker, p) }},
+		{name: "nfs", set: s.NFS != nil, check: func(p *field.Path) field.ErrorList { return validateNFS(s.NFS, p) }},
+		{name: "rbd", set: s.RBD != nil, check: func(p *field.Path) field.ErrorList { return validateRBD(s.RBD.CephMonitors, s.RBD.RBDImage, p) }},
+		{name: "quobyte", set: s.Quobyte != nil, check: func(p *field.Path) field.ErrorList { return validateQuobyte(s.Quobyte, p) }},
+		{name: "cephfs", set: s.CephFS != nil, check: func(p *field.Path) field.ErrorList { return validateMonitors(s.CephFS.Monitors, p) }},
+		{name: "iscsi", set: s.ISCSI != nil, check: func(p *field.Path) field.ErrorList {
 			i := s.ISCSI
-			errs := validateISCSI(i.TargetPortal, i.IQN, i.Lun, i.DiscoveryCHAPAuth || i.SessionCHAPAuth, i.SecretRef != nil, i.InitiatorName, p)
+			errs := validateISCSI(i.TargetPortal, i.IQN, i.Lun, i.DiscoveryCHAPAuth || i.SessionCHAPAuth, i.SecretRef != nil, i.InitiatorName, "must be valid format", p)
 			if i.InitiatorName != nil && len(pv.Name+":"+i.TargetPortal) > 64 {
 				errs = append(errs, field.Invalid(p.Child("targetportal"), i.TargetPortal, iscsiTooLong))
 			}
@@ -44,7 +53,7 @@ func validatePersistentVolumeSource(pv *v1.PersistentVolume, p *field.Path) fiel
 			}
 			return errs
 		}},
-		{"cinder", s.Cinder != nil, func(p *field.Path) field.ErrorList {
+		{name: "cinder", set: s.Cinder != nil, check: func(p *field.Path) field.ErrorList {
 			errs := required(s.Cinder.VolumeID, p.Child("volumeID"))
 			if r := s.Cinder.SecretRef; r != nil {
 				errs = append(errs, required(r.Name, p.Child("secretRef", "name"))...)
@@ -52,37 +61,40 @@ func validatePersistentVolumeSource(pv *v1.PersistentVolume, p *field.Path) fiel
 			}
 			return errs
 		}},
-		{"fc", s.FC != nil, func(p *field.Path) field.ErrorList { return validateFC(s.FC, p) }},
-		{"flexVolume", s.FlexVolume != nil, func(p *field.Path) field.ErrorList {
+		{name: "fc", set: s.FC != nil, check: func(p *field.Path) field.ErrorList { return validateFC(s.FC, p) }},
+		// Upstream lets this one stand beside others by mistake; stored objects may.
+		{name: "flexVolume", set: s.FlexVolume != nil, beside: true, check: func(p *field.Path) field.ErrorList {
 			return validateFlex(s.FlexVolume.Driver, s.FlexVolume.Options, p)
 		}},
-		{"azureFile", s.AzureFile != nil, func(p *field.Path) field.ErrorList {
+		{name: "azureFile", set: s.AzureFile != nil, check: func(p *field.Path) field.ErrorList {
 			errs := append(required(s.AzureFile.SecretName, p.Child("secretName")), required(s.AzureFile.ShareName, p.Child("shareName"))...)
 			if ns := s.AzureFile.SecretNamespace; ns != nil {
 				errs = append(errs, required(*ns, p.Child("secretNamespace"))...)
 			}
 			return errs
 		}},
-		{"vsphereVolume", s.VsphereVolume != nil, func(p *field.Path) field.ErrorList {
+		{name: "vsphereVolume", set: s.VsphereVolume != nil, check: func(p *field.Path) field.ErrorList {
 			return required(s.VsphereVolume.VolumePath, p.Child("volumePath"))
 		}},
-		{"photonPersistentDisk", s.PhotonPersistentDisk != nil, func(p *field.Path) field.ErrorList {
+		{name: "photonPersistentDisk", set: s.PhotonPersistentDisk != nil, check: func(p *field.Path) field.ErrorList {
 			return required(s.PhotonPersistentDisk.PdID, p.Child("pdID"))
 		}},
-		{"portworxVolume", s.PortworxVolume != nil, func(p *field.Path) field.ErrorList {
+		{name: "portworxVolume", set: s.PortworxVolume != nil, check: func(p *field.Path) field.ErrorList {
 			return required(s.PortworxVolume.VolumeID, p.Child("volumeID"))
 		}},
-		{"azureDisk", s.AzureDisk != nil, func(p *field.Path) field.ErrorList { return validateAzureDisk(s.AzureDisk, p) }},
-		{"scaleIO", s.ScaleIO != nil, func(p *field.Path) field.ErrorList {
+		{name: "azureDisk", set: s.AzureDisk != nil, check: func(p *field.Path) field.ErrorList { return validateAzureDisk(s.AzureDisk, p) }},
+		{name: "scaleIO", set: s.ScaleIO != nil, check: func(p *field.Path) field.ErrorList {
 			return validateScaleIO(s.ScaleIO.Gateway, s.ScaleIO.System, s.ScaleIO.VolumeName, p)
 		}},
-		{"local", s.Local != nil, func(p *field.Path) field.ErrorList {
-			if s.Local.Path == "" {
-				return field.ErrorList{field.Required(p.Child("path"), "")}
+		{name: "local", set: s.Local != nil, check: func(p *field.Path) field.ErrorList {
+			errs := required(s.Local.Path, p.Child("path"))
+			errs = append(errs, noBacksteps(s.Local.Path, p.Child("path"))...)
+			if pv.Spec.NodeAffinity == nil {
+				errs = append(errs, field.Required(field.NewPath("spec", "nodeAffinity"), "Local volume requires node affinity"))
 			}
-			return noBacksteps(s.Local.Path, p.Child("path"))
+			return errs
 		}},
-		{"storageos", s.StorageOS != nil, func(p *field.Path) field.ErrorList {
+		{name: "storageos", set: s.StorageOS != nil, check: func(p *field.Path) field.ErrorList {
 			errs := validateStorageOS(s.StorageOS.VolumeName, s.StorageOS.VolumeNamespace, p)
 			if r := s.StorageOS.SecretRef; r != nil {
 				errs = append(errs, required(r.Name, p.Child("secretRef", "name"))...)
@@ -90,15 +102,8 @@ func validatePersistentVolumeSource(pv *v1.PersistentVolume, p *field.Path) fiel
 			}
 			return errs
 		}},
-		{"csi", s.CSI != nil, func(p *field.Path) field.ErrorList { return validateCSIPersistentVolume(s.CSI, p) }},
-	})
-	if s.Local != nil && pv.Spec.NodeAffinity == nil {
-		errs = append(errs, field.Required(p.Child("nodeAffinity"), "Local volume requires node affinity"))
+		{name: "csi", set: s.CSI != nil, check: func(p *field.Path) field.ErrorList { return validateCSIPersistentVolume(s.CSI, p) }},
 	}
-	if s.HostPath != nil && path.Clean(s.HostPath.Path) == "/" && pv.Spec.PersistentVolumeReclaimPolicy == v1.PersistentVolumeReclaimRecycle {
-		errs = append(errs, field.Forbidden(p.Child("persistentVolumeReclaimPolicy"), "may not be 'recycle' for a hostPath mount of '/'"))
-	}
-	return append(errs, validateMountOptionsAnnotation(pv)...)
 }
 
 func validateCSIPersistentVolume(s *v1.CSIPersistentVolumeSource, p *field.Path) field.ErrorList {

@@ -3,6 +3,7 @@ package core
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -247,8 +248,10 @@ func validateTrafficPolicies(s *v1.Service, spec *field.Path) field.ErrorList {
 		errs = append(errs, field.Required(internal, ""))
 	}
 	if t := s.Spec.TrafficDistribution; t != nil {
-		errs = append(errs, supported(*t, spec.Child("trafficDistribution"), v1.ServiceTrafficDistributionPreferClose,
-			v1.ServiceTrafficDistributionPreferSameZone, v1.ServiceTrafficDistributionPreferSameNode)...)
+		known := []string{v1.ServiceTrafficDistributionPreferClose, v1.ServiceTrafficDistributionPreferSameZone, v1.ServiceTrafficDistributionPreferSameNode}
+		if !slices.Contains(known, *t) {
+			errs = append(errs, field.NotSupported(spec.Child("trafficDistribution"), *t, known))
+		}
 	}
 	return errs
 }

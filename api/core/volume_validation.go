@@ -25,7 +25,10 @@ func (c *podChecker) checkVolumes(p *field.Path) field.ErrorList {
 	}
 	for i := range c.spec.Volumes {
 		v, p := &c.spec.Volumes[i], p.Index(i)
-		bad := c.checkVolumeSource(v, p)
+		bad := exactlyOneVolume(p, c.volumeKinds(v, p))
+		if i := v.ISCSI; i != nil && i.InitiatorName != nil && len(v.Name+":"+i.TargetPortal) > 64 {
+			bad = append(bad, field.Invalid(p.Child("name"), v.Name, iscsiTooLong))
+		}
 		if v.Name == "" {
 			bad = append(bad, field.Required(p.Child("name"), ""))
 		} else {
@@ -51,6 +54,22 @@ type volumeKind struct {
 	name  string
 	set   bool
 	check func(*field.Path) field.ErrorList
+	// beside: it may stand beside another kind.
+	beside bool
+}
+
+// conflictName is what errors about more than one kind call a kind: clients
+// may match upstream's spellings.
+func (k volumeKind) conflictName() string {
+	switch k.name {
+	case "persistentDisk":
+		return "gcePersistentDisk"
+	case "cephfs":
+		return "cephFS"
+	case "downwardAPI":
+		return "downwarAPI"
+	}
+	return k.name
 }
 
 func exactlyOneVolume(p *field.Path, kinds []volumeKind) field.ErrorList {
@@ -59,8 +78,8 @@ func exactlyOneVolume(p *field.Path, kinds []volumeKind) field.ErrorList {
 	for _, k := range kinds {
 		switch {
 		case !k.set:
-		case found:
-			errs = append(errs, field.Forbidden(p.Child(k.name), "may not specify more than 1 volume type"))
+		case found && !k.beside:
+			errs = append(errs, field.Forbidden(p.Child(k.conflictName()), "may not specify more than 1 volume type"))
 		default:
 			found = true
 			errs = append(errs, k.check(p.Child(k.name))...)
@@ -70,24 +89,6 @@ func exactlyOneVolume(p *field.Path, kinds []volumeKind) field.ErrorList {
 		errs = append(errs, field.Required(p, "must specify a volume type"))
 	}
 	return errs
-}
-
-func (c *podChecker) checkVolumeSource(v *v1.Volume, p *field.Path) field.ErrorList {
-	s := &v.VolumeSource
-	return exactlyOneVolume(p, append([]volumeKind{
-		{"emptyDir", s.EmptyDir != nil, func(p *field.Path) field.ErrorList { return validateEmptyDir(s.EmptyDir, p) }},
-		{"hostPath", s.HostPath != nil, func(p *field.Path) field.ErrorList { return validateHostPath(s.HostPath, p) }},
-		{"secret", s.Secret != nil, func(p *field.Path) field.ErrorList { return validateSecretVolume(s.Secret, p) }},
-		{"persistentVolumeClaim", s.PersistentVolumeClaim != nil, func(p *field.Path) field.ErrorList {
-			return required(s.PersistentVolumeClaim.ClaimName, p.Child("claimName"))
-		}},
-		{"downwardAPI", s.DownwardAPI != nil, func(p *field.Path) field.ErrorList { return validateDownwardAPIVolume(s.DownwardAPI, p) }},
-		{"configMap", s.ConfigMap != nil, func(p *field.Path) field.ErrorList { return validateConfigMapVolume(s.ConfigMap, p) }},
-		{"projected", s.Projected != nil, func(p *field.Path) field.ErrorList { return c.checkProjected(s.Projected, p) }},
-		{"csi", s.CSI != nil, func(p *field.Path) field.ErrorList { return validateCSIVolume(s.CSI, p) }},
-		{"ephemeral", s.Ephemeral != nil, func(p *field.Path) field.ErrorList { return c.checkEphemeral(v, p) }},
-		{"image", s.Image != nil, func(p *field.Path) field.ErrorList { return c.checkImageVolume(s.Image, p) }},
-	}, networkVolumes(v)...))
 }
 
 func validateEmptyDir(e *v1.EmptyDirVolumeSource, p *field.Path) field.ErrorList {
@@ -191,21 +192,23 @@ func validateCSIVolume(s *v1.CSIVolumeSource, p *field.Path) field.ErrorList {
 }
 
 func (c *podChecker) checkEphemeral(v *v1.Volume, p *field.Path) field.ErrorList {
-	t := v.Ephemeral.VolumeClaimTemplate
-	if t == nil {
-		return field.ErrorList{field.Required(p.Child("volumeClaimTemplate"), "")}
+	var errs field.ErrorList
+	at := p.Child("ephemeral", "volumeClaimTemplate")
+	if t := v.Ephemeral.VolumeClaimTemplate; t == nil {
+		errs = append(errs, field.Required(at, ""))
+	} else {
+		errs = append(errs, validateTemplateMeta(&t.ObjectMeta, at.Child("metadata"))...)
+		errs = append(errs, ValidateClaimSpec(&t.Spec, nil, at.Child("spec"))...)
 	}
-	at := p.Child("volumeClaimTemplate")
-	errs := validateTemplateMeta(&t.ObjectMeta, at.Child("metadata"))
-	errs = append(errs, ValidateClaimSpec(&t.Spec, nil, at.Child("spec"))...)
 	if c.pod != nil && c.pod.Name != "" && v.Name != "" {
-		name := c.pod.Name + "-" + v.Name
-		for _, msg := range apivalidation.NameIsDNSSubdomain(name, false) {
-			errs = append(errs, field.Invalid(p.Child("name"), v.Name, fmt.Sprintf("PVC name %q: %v", name, msg)))
+		claim := c.pod.Name + "-" + v.Name
+		for _, msg := range apivalidation.NameIsDNSSubdomain(claim, false) {
+			errs = append(errs, field.Invalid(p.Child("name"), v.Name, fmt.Sprintf("PVC name %q: %v", claim, msg)))
 		}
 	}
 	return errs
 }
+
 
 // validateTemplateMeta allows labels and annotations, which are all that is
 // copied from a template.
