@@ -84,6 +84,11 @@ func (s *Scheduler) watch() error {
 	return errors.Join(
 		on(s, core.Nodes().Informer(), s.nodeChanged),
 		on(s, core.Pods().Informer(), s.podChanged),
+		on(s, core.Namespaces().Informer(), func(old, ns *corev1.Namespace, now time.Time) {
+			if old != nil && ns != nil && !maps.Equal(old.Labels, ns.Labels) {
+				s.queue.Event(framework.Event{Kind: framework.NamespaceChange}, now)
+			}
+		}),
 	)
 }
 

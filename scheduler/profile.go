@@ -8,11 +8,13 @@ import (
 
 	"github.com/skiff-k8s/skiff/scheduler/framework"
 	"github.com/skiff-k8s/skiff/scheduler/plugins/imagelocality"
+	"github.com/skiff-k8s/skiff/scheduler/plugins/interpodaffinity"
 	"github.com/skiff-k8s/skiff/scheduler/plugins/nodeaffinity"
 	"github.com/skiff-k8s/skiff/scheduler/plugins/nodename"
 	"github.com/skiff-k8s/skiff/scheduler/plugins/nodeports"
 	"github.com/skiff-k8s/skiff/scheduler/plugins/noderesources"
 	"github.com/skiff-k8s/skiff/scheduler/plugins/nodeunschedulable"
+	"github.com/skiff-k8s/skiff/scheduler/plugins/podtopologyspread"
 	"github.com/skiff-k8s/skiff/scheduler/plugins/schedulinggates"
 	"github.com/skiff-k8s/skiff/scheduler/plugins/tainttoleration"
 )
@@ -36,8 +38,10 @@ type Profile struct {
 
 // defaultWeights are upstream's; others weigh 1.
 var defaultWeights = map[string]int64{
-	tainttoleration.Name: 3,
-	nodeaffinity.Name:    2,
+	tainttoleration.Name:   3,
+	nodeaffinity.Name:      2,
+	podtopologyspread.Name: 2,
+	interpodaffinity.Name:  2,
 }
 
 // profile is a Profile's plugins by extension point.

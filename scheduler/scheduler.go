@@ -61,6 +61,7 @@ type Scheduler struct {
 	wg       sync.WaitGroup
 
 	// The loop's own.
+	ctx       context.Context // of Run
 	snap      *snapshot.Snapshot
 	queue     *queue.Queue
 	search    searcher
@@ -118,6 +119,7 @@ func New(cfg Config) (*Scheduler, error) {
 // Run schedules until ctx ends and all that was under way has stopped.
 func (s *Scheduler) Run(ctx context.Context) error {
 	defer s.wg.Wait()
+	s.ctx = ctx
 	if !s.waitSynced(ctx) {
 		return nil
 	}

@@ -263,7 +263,9 @@ func TestFilters(t *testing.T) {
 func TestHostPorts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := start(t, Config{}, testNode("a"))
-		port := func(p *corev1.Pod) { p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 80, ContainerPort: 80}} }
+		port := func(p *corev1.Pod) {
+			p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 80, ContainerPort: 80}}
+		}
 		e.add(testPod("p", "", "", port))
 		q := e.add(testPod("q", "", "", port))
 		if got := message(q); !strings.Contains(got, "1 node(s) didn't have free ports for the requested pod ports.") {
@@ -349,4 +351,150 @@ func TestPriorityGoesFirst(t *testing.T) {
 			t.Errorf("nodes %q %q %q", e.pod("p0").Spec.NodeName, e.pod("p1").Spec.NodeName, e.pod("p2").Spec.NodeName)
 		}
 	})
+}
+
+func TestPreempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Config{}, testNode("a"), testNode("b"))
+		prio := func(n int32) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Spec.Priority = &n } }
+		e.add(testPod("low-a", "3", "", prio(1)))
+		e.add(testPod("low-b1", "2", "", prio(1)))
+		e.add(testPod("low-b2", "2", "", prio(2)))
+		never := e.add(testPod("never", "2", "", prio(100), func(p *corev1.Pod) {
+			policy := corev1.PreemptNever
+			p.Spec.PreemptionPolicy = &policy
+		}))
+		want := "False Unschedulable: 0/2 nodes are available: 2 Insufficient cpu. preemption: not eligible due to preemptionPolicy=Never."
+		if got := message(never); got != want {
+			t.Errorf("condition %q, want %q", got, want)
+		}
+		zero := e.add(testPod("zero", "2", "", prio(0)))
+		want = "False Unschedulable: 0/2 nodes are available: 2 Insufficient cpu. preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod."
+		if got := message(zero); got != want {
+			t.Errorf("condition %q, want %q", got, want)
+		}
+		huge := e.add(testPod("huge", "5", "", prio(100)))
+		want = "False Unschedulable: 0/2 nodes are available: 2 Insufficient cpu. preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+		if got := message(huge); got != want {
+			t.Errorf("condition %q, want %q", got, want)
+		}
+		for _, name := range []string{"never", "zero", "huge"} {
+			e.remove(name)
+		}
+
+		// One victim of priority 1 does less harm than one of 1 and one of 2.
+		high := e.add(testPod("high", "3", "", prio(100)))
+		if high.Spec.NodeName != "a" {
+			t.Errorf("on node %q, nominated %q: %s", high.Spec.NodeName, high.Status.NominatedNodeName, message(high))
+		}
+		if _, err := e.client.CoreV1().Pods("ns").Get(t.Context(), "low-a", metav1.GetOptions{}); err == nil {
+			t.Error("the victim is still there")
+		}
+		for _, name := range []string{"low-b1", "low-b2"} {
+			if e.pod(name).Spec.NodeName != "b" {
+				t.Errorf("%s was disturbed", name)
+			}
+		}
+	})
+}
+
+func TestPodAffinity(t *testing.T) {
+	zone := func(z string) func(*corev1.Node) {
+		return func(n *corev1.Node) { n.Labels[corev1.LabelTopologyZone] = z }
+	}
+	term := func(key, app string) []corev1.PodAffinityTerm {
+		return []corev1.PodAffinityTerm{{TopologyKey: key, LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}}}
+	}
+	app := func(a string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Labels = map[string]string{"app": a} }
+	}
+	near := func(key, a string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: term(key, a)}}
+		}
+	}
+	far := func(key, a string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: term(key, a)}}
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		e := start(t, Config{}, testNode("a1", zone("a")), testNode("a2", zone("a")), testNode("b1", zone("b")))
+		first := e.add(testPod("first", "", "", app("web"), near(corev1.LabelTopologyZone, "web")))
+		if first.Spec.NodeName == "" {
+			t.Fatalf("the first of a group: %s", message(first))
+		}
+		home := first.Spec.NodeName[:1]
+		for i := range 4 {
+			if p := e.add(testPod(fmt.Sprint("web", i), "", "", app("web"), near(corev1.LabelTopologyZone, "web"))); p.Spec.NodeName[:1] != home {
+				t.Errorf("on %s, the others in zone %s", p.Spec.NodeName, home)
+			}
+		}
+		lonely := e.add(testPod("lonely", "", "", near(corev1.LabelHostname, "nobody")))
+		if got := message(lonely); !strings.HasPrefix(got, "False Unschedulable: 0/3 nodes are available: 3 node(s) didn't match pod affinity rules.") {
+			t.Error(got)
+		}
+		friend := e.add(testPod("friend", "", "", app("nobody")))
+		if got := e.pod("lonely").Spec.NodeName; got != friend.Spec.NodeName {
+			t.Errorf("on %q, its friend on %q", got, friend.Spec.NodeName)
+		}
+
+		// One per node, three nodes.
+		for i := range 3 {
+			if p := e.add(testPod(fmt.Sprint("one", i), "", "", app("one"), far(corev1.LabelHostname, "one"))); p.Spec.NodeName == "" {
+				t.Errorf("%d: %s", i, message(p))
+			}
+		}
+		fourth := e.add(testPod("one3", "", "", app("one"), far(corev1.LabelHostname, "one")))
+		if got := message(fourth); !strings.HasPrefix(got, "False Unschedulable: 0/3 nodes are available: 3 node(s) didn't match pod anti-affinity rules.") {
+			t.Error(got)
+		}
+		// It has no rule itself, but those there have.
+		victim := e.add(testPod("plain", "", "", app("one")))
+		if got := message(victim); !strings.HasPrefix(got, "False Unschedulable: 0/3 nodes are available: 3 node(s) didn't satisfy existing pods anti-affinity rules.") {
+			t.Error(got)
+		}
+	})
+}
+
+func TestTopologySpread(t *testing.T) {
+	zone := func(z string) func(*corev1.Node) {
+		return func(n *corev1.Node) { n.Labels[corev1.LabelTopologyZone] = z }
+	}
+	spread := func(when corev1.UnsatisfiableConstraintAction) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Labels = map[string]string{"app": "x"}
+			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: when,
+				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}}}
+		}
+	}
+	for _, when := range []corev1.UnsatisfiableConstraintAction{corev1.DoNotSchedule, corev1.ScheduleAnyway} {
+		t.Run(string(when), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := start(t, Config{}, testNode("a1", zone("a")), testNode("a2", zone("a")), testNode("b1", zone("b")), testNode("none"))
+				count := map[string]int{}
+				for i := range 6 {
+					count[e.add(testPod(fmt.Sprint("p", i), "100m", "", spread(when))).Spec.NodeName[:1]]++
+				}
+				if count["a"] != 3 || count["b"] != 3 {
+					t.Errorf("by zone %v", count)
+				}
+				if when == corev1.ScheduleAnyway {
+					return
+				}
+				n, err := e.client.CoreV1().Nodes().Get(t.Context(), "b1", metav1.GetOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				n.Spec.Unschedulable = true
+				e.update(n)
+				e.add(testPod("p6", "100m", "", spread(when)))
+				p := e.add(testPod("p7", "100m", "", spread(when)))
+				want := "False Unschedulable: 0/4 nodes are available: 1 node(s) didn't match pod topology spread constraints (missing required label), 1 node(s) were unschedulable, 2 node(s) didn't match pod topology spread constraints."
+				if got := message(p); !strings.HasPrefix(got, want) {
+					t.Errorf("condition %q, want %q", got, want)
+				}
+			})
+		})
+	}
 }

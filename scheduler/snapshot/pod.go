@@ -30,7 +30,7 @@ type Term struct {
 }
 
 // Matches reports whether the term selects a pod, given its namespace's labels.
-func (t *Term) Matches(p *corev1.Pod, namespaceLabels labels.Set) bool {
+func (t *Term) Matches(p *Pod, namespaceLabels labels.Set) bool {
 	if _, ok := t.Namespaces[p.Namespace]; !ok && (t.NamespaceSelector == nil || !t.NamespaceSelector.Matches(namespaceLabels)) {
 		return false
 	}
