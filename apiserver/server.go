@@ -198,6 +198,10 @@ func (s *Server) Run(ctx context.Context) error {
 		conf.NextProtos = []string{"h2", "http/1.1"}
 		ln = tls.NewListener(ln, conf)
 	}
+	// What outlives the grace (streams, slow handlers) sees its context end with Run.
+	base, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	s.http.BaseContext = func(net.Listener) context.Context { return base }
 	served := make(chan error, 1)
 	go func() { served <- s.http.Serve(ln) }()
 	select {

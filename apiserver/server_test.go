@@ -11,10 +11,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/authentication/user"
 	corev1apply "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
 	"github.com/skiff-k8s/skiff/apiserver/servertest"
@@ -216,5 +219,84 @@ func TestScaleAndStatus(t *testing.T) {
 	}
 	if _, err = k.AppsV1().Deployments("default").Get(ctx, "d", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		t.Fatalf("after the last finalizer: %v", err)
+	}
+}
+
+// TestMetadataClient: the garbage collector and the namespace controller see objects
+// by their metadata alone.
+func TestMetadataClient(t *testing.T) {
+	s := servertest.New(t)
+	k := clients(t, s)["json"]
+	ctx := t.Context()
+	namespace(t, k, "default")
+	a, err := k.CoreV1().ConfigMaps("default").Create(ctx, configMap("a", "1"), metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := metadata.NewForConfig(metadata.ConfigFor(s.Config()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := m.Resource(corev1.SchemeGroupVersion.WithResource("configmaps")).Namespace("default")
+	list, err := r.List(ctx, metav1.ListOptions{})
+	if err != nil || len(list.Items) != 1 || list.Items[0].UID != a.UID || list.ResourceVersion == "" {
+		t.Fatalf("list: %+v %v", list, err)
+	}
+	w, err := r.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	p, err := r.Patch(ctx, "a", types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.com/x"]}}`), metav1.PatchOptions{})
+	if err != nil || len(p.Finalizers) != 1 {
+		t.Fatalf("patch: %+v %v", p, err)
+	}
+	expect(t, w, watch.Modified, "a")
+	if err := r.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, w, watch.Modified, "a")
+	if _, err := r.Patch(ctx, "a", types.JSONPatchType, []byte(`[{"op":"remove","path":"/metadata/finalizers"}]`), metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, w, watch.Deleted, "a")
+}
+
+// TestInformer: client-go's reflector by WatchList.
+func TestInformer(t *testing.T) {
+	s := servertest.New(t)
+	for name, k := range clients(t, s) {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			ns := "ns-" + strings.ReplaceAll(name, " ", "-")
+			namespace(t, k, ns)
+			if _, err := k.CoreV1().ConfigMaps(ns).Create(ctx, configMap("a", "1"), metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			f := informers.NewSharedInformerFactoryWithOptions(k, 0, informers.WithNamespace(ns))
+			lister := f.Core().V1().ConfigMaps().Lister()
+			f.StartWithContext(ctx)
+			for typ, ok := range f.WaitForCacheSync(ctx.Done()) {
+				if !ok {
+					t.Fatalf("%v did not sync", typ)
+				}
+			}
+			if _, err := lister.ConfigMaps(ns).Get("a"); err != nil {
+				t.Error(err)
+			}
+			if _, err := k.CoreV1().ConfigMaps(ns).Create(ctx, configMap("b", "1"), metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			err := wait.PollUntilContextCancel(ctx, 5*time.Millisecond, true, func(context.Context) (bool, error) {
+				_, err := lister.ConfigMaps(ns).Get("b")
+				return err == nil, nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			cancel()
+			f.Shutdown()
+		})
 	}
 }
