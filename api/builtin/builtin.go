@@ -33,6 +33,7 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
 	"github.com/skiff-k8s/skiff/api"
+	"github.com/skiff-k8s/skiff/api/admissionregistration"
 	"github.com/skiff-k8s/skiff/api/apiextensions"
 	"github.com/skiff-k8s/skiff/api/apiregistration"
 	"github.com/skiff-k8s/skiff/api/apps"
@@ -57,6 +58,7 @@ import (
 func Resources() []*api.Resource {
 	var all []*api.Resource
 	for _, group := range []func() []*api.Resource{
+		admissionregistration.Resources,
 		apiextensions.Resources,
 		apiregistration.Resources,
 		apps.Resources,
