@@ -2,6 +2,7 @@ package cacher
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -239,4 +240,74 @@ func appendVarint(b []byte, n int) []byte {
 		n >>= 7
 	}
 	return append(b, byte(n))
+}
+
+// withRevisionSpliced makes, from the etcd form of an object, the envelope of the same
+// object carrying a resourceVersion, without decoding it; nil if raw is not as the
+// generated code writes it. Whether defaults would add anything it cannot know.
+func withRevisionSpliced(raw []byte, rev int64) *form {
+	rest, ok := bytes.CutPrefix(raw, protoMagic)
+	if !ok {
+		return nil
+	}
+	typeMeta, rest, ok := cutField(rest, 0x0a)
+	if !ok {
+		return nil
+	}
+	msg, rest, ok := cutField(rest, 0x12)
+	if !ok || !bytes.Equal(rest, []byte{0x1a, 0x00, 0x22, 0x00}) {
+		return nil
+	}
+	meta, body, ok := cutField(msg, 0x0a) // every kind has its metadata first
+	if !ok {
+		return nil
+	}
+	// ObjectMeta's first fields are strings, which are written even when empty: name,
+	// generateName, namespace, selfLink, uid, and then resourceVersion.
+	after := meta
+	for _, tag := range []byte{0x0a, 0x12, 0x1a, 0x22, 0x2a} {
+		if _, after, ok = cutField(after, tag); !ok {
+			return nil
+		}
+	}
+	before := meta[:len(meta)-len(after)]
+	old, after, ok := cutField(after, 0x32)
+	if !ok || len(old) != 0 {
+		return nil
+	}
+	v := strconv.FormatInt(rev, 10)
+	metaLen := len(before) + 2 + len(v) + len(after) // v is shorter than 128 bytes
+	n := 1 + varintLen(metaLen) + metaLen + len(body)
+	size := len(protoMagic) + 1 + varintLen(len(typeMeta)) + len(typeMeta) + 1 + varintLen(n) + n + 4
+	b := make([]byte, 0, size)
+	b = append(b, protoMagic...)
+	b = append(b, 0x0a)
+	b = appendVarint(b, len(typeMeta))
+	b = append(b, typeMeta...)
+	b = append(b, 0x12)
+	b = appendVarint(b, n)
+	start := len(b)
+	b = append(b, 0x0a)
+	b = appendVarint(b, metaLen)
+	b = append(b, before...)
+	b = append(b, 0x32, byte(len(v)))
+	b = append(b, v...)
+	b = append(b, after...)
+	b = append(b, body...)
+	end := len(b)
+	b = append(b, 0x1a, 0x00, 0x22, 0x00)
+	return &form{bytes: b, offset: start, end: end, cost: int64(cap(b))}
+}
+
+// cutField takes a length-delimited field with a one-byte tag off b.
+func cutField(b []byte, tag byte) (content, rest []byte, ok bool) {
+	if len(b) < 2 || b[0] != tag {
+		return nil, nil, false
+	}
+	n, l := binary.Uvarint(b[1:])
+	if l <= 0 || n > uint64(len(b)-1-l) {
+		return nil, nil, false
+	}
+	b = b[1+l:]
+	return b[:n], b[n:], true
 }

@@ -3,11 +3,13 @@ package cacher
 import (
 	"bytes"
 	"encoding/json"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -188,4 +190,77 @@ func TestStorageVersion(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Making the protobuf again after eviction gives the same bytes as the first time.
+func TestSplice(t *testing.T) {
+	w := start(t)
+	full := pod("ns", "a")
+	full.Spec.RestartPolicy = corev1.RestartPolicyAlways
+	for _, test := range []struct {
+		pod   *corev1.Pod
+		plain bool
+	}{
+		{full, true},
+		{pod("ns", "defaulted-on-read"), false},
+		{typicalPod("ns", "typical"), false},
+	} {
+		e := w.create(t, test.pod).(*entry)
+		first, err := e.Proto()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.plain.Load() != test.plain {
+			t.Errorf("%s: plain is %t", e.key, !test.plain)
+		}
+		e.release()
+		again, err := e.Proto()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(first, again) {
+			t.Errorf("%s: first\n%q, then\n%q", e.key, first, again)
+		}
+		if test.plain && e.obj.Load() != nil {
+			t.Errorf("%s was decoded again", e.key)
+		}
+	}
+}
+
+func FuzzSplice(f *testing.F) {
+	c, err := newCodec(podResource(), runtime.NewScheme())
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, p := range []*corev1.Pod{pod("ns", "a"), typicalPod("ns", "b"), {}} {
+		raw, err := c.encode(p)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(raw, int64(7))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte, rev int64) {
+		if rev <= 0 {
+			return
+		}
+		spliced := withRevisionSpliced(raw, rev)
+		if spliced == nil {
+			return
+		}
+		var u runtime.Unknown
+		if err := u.Unmarshal(raw[len(protoMagic):]); err != nil {
+			return
+		}
+		var before, after corev1.Pod
+		if before.Unmarshal(u.Raw) != nil {
+			return
+		}
+		if err := after.Unmarshal(spliced.bytes[spliced.offset:spliced.end]); err != nil {
+			t.Fatalf("the result does not decode: %v", err)
+		}
+		before.ResourceVersion = after.ResourceVersion
+		if !equality.Semantic.DeepEqual(before, after) || after.ResourceVersion != strconv.FormatInt(rev, 10) {
+			t.Errorf("spliced %v, want %v", after, before)
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package cacher
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,6 +27,11 @@ type entry struct {
 	raw atomic.Pointer[[]byte] // the etcd form
 	// base is the object of a Deleted event before it took the delete's revision.
 	base *entry
+
+	// plain: the etcd form differs from the served one by nothing but the
+	// resourceVersion, as was found when both were at hand. Encoding again, after
+	// the budget has evicted the first, then needs no decoding.
+	plain atomic.Bool
 
 	obj   atomic.Pointer[form]
 	json  atomic.Pointer[form]
@@ -173,6 +179,10 @@ func (e *entry) protoForm() (*form, error) {
 	if e.res.codec.custom {
 		return nil, internalError(fmt.Errorf("%s has no protobuf encoding", e.res.codec.gvk))
 	}
+	raw := e.raw.Load()
+	if raw != nil && e.plain.Load() {
+		return e.res.caches.budget.keep(&e.proto, withRevisionSpliced(*raw, e.rev)), nil
+	}
 	d, err := e.decode()
 	if err != nil {
 		return nil, storeReadError(err)
@@ -180,6 +190,11 @@ func (e *entry) protoForm() (*form, error) {
 	f, err := envelope(d.obj, e.res.codec.gvk)
 	if err != nil {
 		return nil, internalError(err)
+	}
+	if raw != nil {
+		if spliced := withRevisionSpliced(*raw, e.rev); spliced != nil && bytes.Equal(spliced.bytes, f.bytes) {
+			e.plain.Store(true)
+		}
 	}
 	return e.res.caches.budget.keep(&e.proto, f), nil
 }

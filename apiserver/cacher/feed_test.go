@@ -255,3 +255,52 @@ func TestIdleWatchIsNotSlow(t *testing.T) {
 		w.pods.mu.Lock()
 	}
 }
+
+// A server that starts again serves watches from before its start.
+func TestWatchResumesAfterRestart(t *testing.T) {
+	w := start(t)
+	a := w.create(t, pod("ns", "a"))
+	w.relabel(t, "ns", "a", "1")
+	b := w.create(t, pod("ns", "b"))
+	w.remove(t, "ns", "b")
+	w.relabel(t, "ns", "a", "2")
+	w.consistent(t)
+
+	later := &world{store: w.store}
+	later.set = runCaches(t, w.store)
+	later.pods = later.cache(t, "pods")
+	onlyOne := Selection{Labels: mustSelector(t, "a=1")}
+	selected := open(t, later, WatchOptions{ResourceVersion: fmt.Sprint(b.Revision()), Selection: onlyOne})
+	all := open(t, later, WatchOptions{ResourceVersion: fmt.Sprint(a.Revision())})
+	second := open(t, later, WatchOptions{ResourceVersion: fmt.Sprint(a.Revision())})
+	later.create(t, pod("ns", "c"))
+	for _, watcher := range []Watcher{all, second} {
+		expect(t, watcher, watch.Modified, "a")
+		expect(t, watcher, watch.Added, "b")
+		if e := expect(t, watcher, watch.Deleted, "b"); e.Object.Meta().GetResourceVersion() != fmt.Sprint(e.Revision) {
+			t.Error("the deleted object does not carry the revision of its delete")
+		}
+		expect(t, watcher, watch.Modified, "a")
+		expect(t, watcher, watch.Added, "c")
+	}
+	expect(t, selected, watch.Deleted, "a") // it had a=1 at that revision
+
+	l, err := later.pods.List(t.Context(), ListOptions{ResourceVersion: fmt.Sprint(b.Revision()), ResourceVersionMatch: "Exact"})
+	if err != nil || names(l) != "a b " {
+		t.Errorf("list at %d: %v, %v", b.Revision(), names(l), err)
+	}
+
+	rev, err := w.store.Revision(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.store.Compact(t.Context(), rev); err != nil {
+		t.Fatal(err)
+	}
+	again := &world{store: w.store}
+	again.set = runCaches(t, w.store)
+	again.pods = again.cache(t, "pods")
+	if e := next(t, open(t, again, WatchOptions{ResourceVersion: fmt.Sprint(a.Revision())})); !apierrors.IsResourceExpired(e.Err) {
+		t.Errorf("watch from a compacted revision: %v %v, want 410", e.Type, e.Err)
+	}
+}

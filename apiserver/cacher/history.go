@@ -78,6 +78,16 @@ func (h *history) add(c *change) {
 	}
 }
 
+// prepend puts older changes in front, so that history begins after rev.
+func (h *history) prepend(changes []*change, rev int64) {
+	h.changes = append(changes, h.changes...)
+	h.first -= int64(len(changes))
+	for _, c := range changes {
+		h.bytes += c.cost
+	}
+	h.after = rev
+}
+
 // seek returns the sequence number of the first change after rev.
 func (h *history) seek(rev int64) int64 {
 	i := sort.Search(len(h.changes), func(i int) bool { return h.changes[i].rev > rev })

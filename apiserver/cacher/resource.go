@@ -33,6 +33,8 @@ type resource struct {
 	prefix string // of its keys, with the trailing slash
 	// pinned: decoded objects are shared with in-process informers and stay.
 	pinned atomic.Bool
+	// extending is held while history is read back from the store.
+	extending sync.Mutex
 
 	mu       sync.Mutex
 	phase    phase
@@ -246,28 +248,11 @@ func (r *resource) applyLocked(events []store.Event) {
 		}
 		r.rev = ev.KV.ModRevision
 		r.snapshot = nil
-		c := &change{rev: r.rev, when: now, key: strings.TrimPrefix(ev.KV.Key, r.prefix)}
-		if ev.Type == store.Delete {
-			prev, ok := r.tree.Delete(&entry{key: c.key})
-			if !ok {
-				continue
-			}
-			c.prev = prev
-		} else {
-			e := r.own[r.rev]
-			if e == nil {
-				e = newEntry(r, c.key, r.rev, ev.KV.Value)
-			}
-			delete(r.own, r.rev)
-			c.cur = e
-			if prev, ok := r.tree.ReplaceOrInsert(e); ok {
-				c.prev = prev
-			}
+		c := newChange(r, r.tree, ev, r.own[r.rev], now)
+		delete(r.own, r.rev)
+		if c == nil {
+			continue
 		}
-		if c.prev != nil {
-			c.cost = c.prev.size()
-		}
-		c.cost += 256
 		r.watches.offer(c, r.history.end())
 		r.history.add(c)
 	}
@@ -319,6 +304,13 @@ func (r *resource) cached(key string) (*entry, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.tree.Get(&entry{key: key})
+}
+
+// oldest is the revision that the history in memory begins after.
+func (r *resource) oldest() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.history.after
 }
 
 // current returns the newest state. Its revision is what has been applied to this

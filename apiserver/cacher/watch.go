@@ -84,6 +84,12 @@ func (r *resource) Watch(ctx context.Context, o WatchOptions) (Watcher, error) {
 		}
 	}
 
+	if !initial && rev != 0 && rev < r.oldest() {
+		if err := r.extend(ctx, rev); err != nil {
+			r.caches.log.Debug("a watch cannot be resumed", "resource", r.api.GR().String(), "revision", rev, "err", err)
+		}
+	}
+
 	r.mu.Lock()
 	if r.phase != serving {
 		r.mu.Unlock()
