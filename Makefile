@@ -27,7 +27,7 @@ build: bin/skiff bin/kubectl ## build bin/skiff and bin/kubectl
 
 # Go decides itself what is out of date.
 .PHONY: bin/skiff bin/kubectl
-bin/skiff: $(EMBEDDED)
+bin/skiff: embedded
 	@echo "building bin/skiff"
 	@$(GO) build -trimpath -tags $(TAGS) -ldflags '$(SKIFF_LDFLAGS)' -o $@ ./cmd/skiff
 bin/kubectl:
@@ -52,7 +52,7 @@ vet:
 	@$(GO) vet -tags $(TAGS) ./...
 
 .PHONY: unit
-unit: $(EMBEDDED) ## all tests of the packages, those that need root included
+unit: embedded ## all tests of the packages, those that need root included
 	@echo "go test ./..."
 	@$(GO) test -tags $(TAGS) $(shell $(GO) list ./... | grep -v /test/e2e)
 

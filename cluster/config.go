@@ -51,6 +51,11 @@ type Config struct {
 // dataFormat is the version of the data directory that this build reads and writes.
 const dataFormat = 1
 
+const (
+	defaultAPIPort     = 6443
+	defaultKubeletPort = 10250
+)
+
 // Paths is the layout of a data directory.
 type Paths struct{ Dir string }
 
@@ -157,7 +162,7 @@ func newConfig(name string) (*Config, error) {
 	id := hex.EncodeToString(raw)
 	return &Config{
 		Format: dataFormat, Name: name, ID: id, CreatedBy: version.Skiff,
-		NodeName: node, NodeIP: ip, APIPort: 6443, KubeletPort: 10250,
+		NodeName: node, NodeIP: ip, APIPort: defaultAPIPort, KubeletPort: defaultKubeletPort,
 		PodCIDR:     netip.MustParsePrefix("10.244.0.0/16"),
 		ServiceCIDR: netip.MustParsePrefix("10.96.0.0/16"),
 		Domain:      "cluster.local",
@@ -199,4 +204,12 @@ func writeDurably(path string, data []byte, mode fs.FileMode) error {
 		return errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(f.Name()))
 	}
 	return nil
+}
+
+// Ports are those that the cluster in dir uses, or a new one would.
+func Ports(dir string) []uint16 {
+	if c, err := Load(dir); err == nil {
+		return []uint16{c.APIPort, c.KubeletPort}
+	}
+	return []uint16{defaultAPIPort, defaultKubeletPort}
 }

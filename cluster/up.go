@@ -100,10 +100,7 @@ func prepare(p Paths, o UpOptions, s *steps) (*Config, error) {
 		return nil, err
 	}
 	if !running {
-		host := check.Config{DataDir: o.Dir, Ports: []uint16{6443, 10250}}
-		if c, err := Load(o.Dir); err == nil {
-			host.Ports = []uint16{c.APIPort, c.KubeletPort}
-		}
+		host := check.Config{DataDir: o.Dir, Ports: Ports(o.Dir)}
 		if err := check.Problems(check.Host(host)); err != nil {
 			return nil, err
 		}

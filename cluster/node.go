@@ -1,0 +1,154 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/netip"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/skiff-k8s/skiff/cluster/pki"
+	"github.com/skiff-k8s/skiff/cluster/process"
+	"github.com/skiff-k8s/skiff/component"
+	"github.com/skiff-k8s/skiff/containers"
+	"github.com/skiff-k8s/skiff/containers/image"
+	"github.com/skiff-k8s/skiff/network/bridge"
+	"github.com/skiff-k8s/skiff/network/dns"
+	"github.com/skiff-k8s/skiff/proxy"
+	"github.com/skiff-k8s/skiff/proxy/nftables"
+)
+
+// RunNode runs the kubelet, the container runtime, the proxy, DNS and the pod network
+// of the node in dir until ctx ends. Containers and rules stay as they are then.
+func RunNode(ctx context.Context, dir string) error {
+	c, err := Load(dir)
+	if err != nil {
+		return err
+	}
+	p := Paths{dir}
+	lock, err := process.Lock(p.Lock(Node))
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	creds, err := EnsureCredentials(dir, c)
+	if err != nil {
+		return err
+	}
+	node, err := newNode(c, p, creds, newLogger())
+	if err != nil {
+		return err
+	}
+	return node.Run(ctx)
+}
+
+// newNode composes a node; nothing runs before the group does, but the bridge is as the last run left it.
+func newNode(c *Config, p Paths, creds *Credentials, log *slog.Logger) (*component.Group, error) {
+	br, err := bridge.New(withLogger(c.bridgeConfig(p), log.With("component", "network")))
+	if err != nil {
+		return nil, err
+	}
+	cri, err := containers.New(c.runtimeConfig(p, sandboxNetwork{br}, log.With("component", "containers")))
+	if err != nil {
+		return nil, err
+	}
+	services, err := c.client(creds, creds.NodeServices)
+	if err != nil {
+		return nil, err
+	}
+	shared := informers.NewSharedInformerFactory(services, 0)
+	rules, err := nftables.New(nftables.Config{
+		Table: c.servicesTable(), ServiceCIDRs: []netip.Prefix{c.ServiceCIDR}, PodCIDRs: []netip.Prefix{c.PodCIDR},
+		Logger: log.With("component", "proxy"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	px, err := proxy.New(proxy.Config{NodeName: c.NodeName, Informers: shared, Backend: rules, Logger: log.With("component", "proxy")})
+	if err != nil {
+		return nil, err
+	}
+	upstreams, err := upstreamResolvers("/etc/resolv.conf")
+	if err != nil {
+		return nil, err
+	}
+	names, err := dns.New(dns.Config{Domain: c.Domain, Informers: shared, Upstreams: upstreams, Logger: log.With("component", "dns")})
+	if err != nil {
+		return nil, err
+	}
+	kubelet, err := c.newKubelet(p, creds, log.With("component", "kubelet"))
+	if err != nil {
+		return nil, err
+	}
+	group := component.NewGroup(log)
+	group.Add(component.Member{Name: "containers", Component: cri, Background: true})
+	// The rest needs the API server, which may come later or go away for a while.
+	for _, m := range []component.Member{
+		{Name: "network", Component: newPodNetwork(services, c.NodeName, br, names, log.With("component", "network"))},
+		{Name: "proxy", Component: component.Func(func(ctx context.Context) error { return runWith(ctx, shared, px) })},
+		{Name: "kubelet", Component: kubelet},
+	} {
+		m.Background = true
+		group.Add(m)
+	}
+	return group, nil
+}
+
+func withLogger(b bridge.Config, log *slog.Logger) bridge.Config {
+	b.Logger = log
+	return b
+}
+
+func (c *Config) runtimeConfig(p Paths, n containers.Network, log *slog.Logger) containers.Config {
+	return containers.Config{
+		RootDir: p.Containers(), StateDir: p.Run() + "/containers", SocketPath: p.CRISocket(), CgroupRoot: c.cgroupRoot(),
+		Network: n, Registries: image.Registries{PlainHTTP: c.PlainHTTPRegistries}, Logger: log,
+	}
+}
+
+// client talks to the API server as the holder of a certificate.
+func (c *Config) client(creds *Credentials, as pki.Pair) (kubernetes.Interface, error) {
+	cfg := &rest.Config{
+		Host: c.Server(), UserAgent: "skiff", QPS: 100, Burst: 200,
+		TLSClientConfig: rest.TLSClientConfig{CAData: creds.CA.Cert, CertData: as.Cert, KeyData: as.Key},
+		ContentConfig: rest.ContentConfig{
+			ContentType:        runtime.ContentTypeProtobuf,
+			AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
+		},
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("make client: %w", err)
+	}
+	return client, nil
+}
+
+// sandboxNetwork is the bridge as the runtime sees it.
+type sandboxNetwork struct{ bridge *bridge.Bridge }
+
+// Attach implements containers.Network.
+func (n sandboxNetwork) Attach(ctx context.Context, s containers.Sandbox) (containers.Addresses, error) {
+	ips, err := n.bridge.Attach(ctx, s.ID, s.NetNSPath)
+	return containers.Addresses{IPs: ips}, err
+}
+
+// Detach implements containers.Network.
+func (n sandboxNetwork) Detach(ctx context.Context, s containers.Sandbox) error {
+	return n.bridge.Detach(ctx, s.ID)
+}
+
+// Ready implements containers.Network.
+func (n sandboxNetwork) Ready(ctx context.Context) error { return n.bridge.Ready(ctx) }
+
+// purgeContainers ends all containers from what is on disk.
+func purgeContainers(ctx context.Context, c *Config, p Paths) error {
+	br, err := bridge.New(c.bridgeConfig(p))
+	if err != nil {
+		return err
+	}
+	return containers.Down(ctx, c.runtimeConfig(p, sandboxNetwork{br}, slog.New(slog.DiscardHandler)))
+}

@@ -1,0 +1,216 @@
+// Package e2e drives built binaries on this host: real clusters with real containers, as
+// a user would by command line. It needs root, SKIFF_BIN and KUBECTL_BIN (make e2e sets them).
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// cluster is one that the test started.
+type cluster struct {
+	skiff, kubectl string
+	dir            string
+}
+
+// binaries skips where there is nothing to drive.
+func binaries(t testing.TB) (skiff, kubectl string) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root for containers; run by make test")
+	}
+	skiff, kubectl = os.Getenv("SKIFF_BIN"), os.Getenv("KUBECTL_BIN")
+	if skiff == "" || kubectl == "" {
+		t.Skip("SKIFF_BIN and KUBECTL_BIN are not set; run by make test")
+	}
+	return skiff, kubectl
+}
+
+// up starts a cluster that is taken away, traces checked, when the test ends.
+func up(t testing.TB) *cluster { return upWith(t) }
+
+// upWith gives skiff up further flags.
+func upWith(t testing.TB, flags ...string) *cluster {
+	t.Helper()
+	skiff, kubectl := binaries(t)
+	dir, err := os.MkdirTemp("/tmp", "skiff-e2e-") // short: unix sockets live below it
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{skiff: skiff, kubectl: kubectl, dir: filepath.Join(dir, "d")}
+	before := traces(t)
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.report(t)
+		}
+		if out, err := run(skiff, "down", "--purge", "--data-dir", c.dir); err != nil {
+			t.Errorf("down --purge: %v\n%s", err, out)
+		}
+		for _, left := range difference(traces(t), before) {
+			t.Errorf("left behind: %s", left)
+		}
+		if _, err := os.Stat(c.dir); err == nil {
+			t.Errorf("left behind: %s", c.dir)
+		}
+		_ = os.RemoveAll(dir)
+	})
+	c.up(t, flags...)
+	return c
+}
+
+func (c *cluster) up(t testing.TB, flags ...string) string {
+	t.Helper()
+	out, err := run(c.skiff, append([]string{"up", "--detach", "--name", "e2e", "--data-dir", c.dir}, flags...)...)
+	if err != nil {
+		t.Fatalf("skiff up: %v\n%s", err, out)
+	}
+	return out
+}
+
+// report shows what explains a failure.
+func (c *cluster) report(t testing.TB) {
+	for _, args := range [][]string{{"get", "pods,nodes,deployments,jobs,endpointslices", "-A", "-o", "wide"}, {"get", "events", "-A"}} {
+		out, _ := c.try(args...)
+		t.Logf("kubectl %s\n%s", strings.Join(args, " "), out)
+	}
+	for _, role := range []string{"control-plane", "node"} {
+		text, _ := os.ReadFile(filepath.Join(c.dir, "log", role+".log"))
+		lines := strings.Split(string(text), "\n")
+		t.Logf("%s log:\n%s", role, strings.Join(lines[max(0, len(lines)-60):], "\n"))
+	}
+}
+
+// k runs kubectl and fails the test if it fails.
+func (c *cluster) k(t testing.TB, args ...string) string {
+	t.Helper()
+	out, err := c.try(args...)
+	if err != nil {
+		t.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+func (c *cluster) try(args ...string) (string, error) {
+	return run(c.kubectl, append([]string{"--kubeconfig", filepath.Join(c.dir, "kubeconfig"), "--request-timeout=60s"}, args...)...)
+}
+
+// run returns standard output; an error carries standard error.
+func run(name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	var out, errOut bytes.Buffer
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("%w: %s", err, strings.TrimSpace(errOut.String()))
+	}
+	return out.String(), nil
+}
+
+// eventually polls another process's state until it is as wanted.
+func eventually(t testing.TB, within time.Duration, what string, try func() error) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for {
+		err := try()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s, but after %s: %v", what, within, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// pid of a role of the cluster, from its lock file.
+func (c *cluster) pid(t testing.TB, role string) int {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(c.dir, "run", role+".lock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if _, err := fmt.Sscan(string(text), &pid); err != nil {
+		t.Fatalf("lock of %s: %v", role, err)
+	}
+	return pid
+}
+
+func (c *cluster) kill(t testing.TB, role string) {
+	t.Helper()
+	if err := syscall.Kill(c.pid(t, role), syscall.SIGKILL); err != nil {
+		t.Fatalf("kill %s: %v", role, err)
+	}
+}
+
+// traces are what a cluster could leave on this host.
+func traces(t testing.TB) []string {
+	t.Helper()
+	var all []string
+	add := func(kind, text string, keep func(string) bool) {
+		for line := range strings.Lines(text) {
+			if line = strings.TrimSpace(line); line != "" && keep(line) {
+				all = append(all, kind+": "+line)
+			}
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	add("mount", string(mounts), func(s string) bool { return strings.Contains(s, "skiff") })
+	links, err := run("ip", "-br", "link")
+	if err != nil {
+		t.Fatal(err)
+	}
+	add("link", firstFields(links), func(string) bool { return true })
+	tables, err := run("nft", "list", "tables")
+	if err != nil {
+		t.Fatal(err)
+	}
+	add("nft", tables, func(string) bool { return true })
+	procs, err := run("ps", "-eo", "args")
+	if err != nil {
+		t.Fatal(err)
+	}
+	add("process", procs, func(s string) bool { return strings.Contains(s, "skiff-e2e-") && !strings.HasPrefix(s, "ps ") })
+	groups, err := filepath.Glob("/sys/fs/cgroup/*/skiff*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	add("cgroup", strings.Join(groups, "\n"), func(string) bool { return true })
+	return all
+}
+
+func firstFields(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if f := strings.Fields(line); len(f) > 0 {
+			b.WriteString(f[0] + "\n")
+		}
+	}
+	return b.String()
+}
+
+func difference(after, before []string) []string {
+	seen := map[string]int{}
+	for _, s := range before {
+		seen[s]++
+	}
+	var out []string
+	for _, s := range after {
+		if seen[s]--; seen[s] < 0 {
+			out = append(out, s)
+		}
+	}
+	return out
+}
