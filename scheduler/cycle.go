@@ -153,23 +153,29 @@ func (s *searcher) check(n *snapshot.Node) *framework.Status {
 // filter asks the plugins about a node: with the pods that are nominated to it, for they
 // come first, and then without, for they may never come.
 func (s *searcher) filter(n *snapshot.Node) *framework.Status {
-	var guests []*snapshot.Pod
 	if s.cycle.Nominated != nil {
-		s.cycle.Nominated(n.Name(), func(p *snapshot.Pod) { guests = append(guests, p) })
-	}
-	if len(guests) > 0 {
-		for _, p := range guests {
-			s.place(p, n)
-		}
-		st := s.filterNow(n)
-		for _, p := range guests {
-			s.displace(p, n)
-		}
-		if st != nil {
+		if st := s.filterWithGuests(n); st != nil {
 			return st
 		}
 	}
 	return s.filterNow(n)
+}
+
+// filterWithGuests filters a node as if the pods nominated to it were there.
+func (s *searcher) filterWithGuests(n *snapshot.Node) *framework.Status {
+	var guests []*snapshot.Pod
+	s.cycle.Nominated(n.Name(), func(p *snapshot.Pod) { guests = append(guests, p) })
+	if len(guests) == 0 {
+		return nil
+	}
+	for _, p := range guests {
+		s.place(p, n)
+	}
+	st := s.filterNow(n)
+	for _, p := range guests {
+		s.displace(p, n)
+	}
+	return st
 }
 
 func (s *searcher) filterNow(n *snapshot.Node) *framework.Status {

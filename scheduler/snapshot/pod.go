@@ -40,7 +40,11 @@ func (t *Term) Matches(p *Pod, namespaceLabels labels.Set) bool {
 // NewPod reads a pod.
 func NewPod(p *corev1.Pod) *Pod {
 	q := &Pod{Pod: p, Requests: ResourcesOf(podfit.Requests(p)), Ports: podfit.HostPorts(&p.Spec)}
-	q.NonzeroCPU, q.NonzeroMemory = podfit.NonzeroRequests(p)
+	if complete(&p.Spec) {
+		q.NonzeroCPU, q.NonzeroMemory = q.Requests.MilliCPU, q.Requests.Memory
+	} else {
+		q.NonzeroCPU, q.NonzeroMemory = podfit.NonzeroRequests(p)
+	}
 	if p.Spec.Priority != nil {
 		q.Priority = *p.Spec.Priority
 	}
@@ -55,6 +59,22 @@ func NewPod(p *corev1.Pod) *Pod {
 		}
 	}
 	return q
+}
+
+// complete reports whether all containers request CPU and memory, so that no defaults
+// apply when scores are computed.
+func complete(spec *corev1.PodSpec) bool {
+	for _, list := range [2][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for i := range list {
+			r := list[i].Resources.Requests
+			_, cpu := r[corev1.ResourceCPU]
+			_, memory := r[corev1.ResourceMemory]
+			if !cpu || !memory {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 func terms(p *corev1.Pod, in []corev1.PodAffinityTerm) []Term {
