@@ -216,9 +216,11 @@ func TestTakeOver(t *testing.T) {
 
 func TestProbes(t *testing.T) {
 	h := newHarness(t)
-	var fail func(cmd string) bool
-	h.rt.RunExec = func(_ *fakecri.Container, cmd []string) (string, int32, error) {
-		if fail != nil && fail(cmd[0]) {
+	var unready, dead string // container ids
+	h.rt.RunExec = func(c *fakecri.Container, cmd []string) (string, int32, error) {
+		fails := false
+		h.rt.Set(func() { fails = c.ID == unready && cmd[0] == "ready" || c.ID == dead && cmd[0] == "live" })
+		if fails {
 			return "no", 1, nil
 		}
 		return "", 0, nil
@@ -231,17 +233,16 @@ func TestProbes(t *testing.T) {
 		p.Spec.Containers[0].ReadinessProbe, p.Spec.Containers[0].LivenessProbe = probe("ready"), probe("live")
 	}))
 	h.waitPod("a", "ready", ready)
-	h.rt.Set(func() { fail = func(cmd string) bool { return cmd == "ready" } })
+	first := h.rt.Containers("c")[0]
+	h.rt.Set(func() { unready = first.ID })
 	h.waitPod("a", "unready", func(p *corev1.Pod) bool { return !ready(p) })
 	if !h.event("Warning Unhealthy Readiness probe failed: no") {
 		t.Error("no event")
 	}
-	h.rt.Set(func() { fail = nil })
+	h.rt.Set(func() { unready = "" })
 	h.waitPod("a", "ready again", ready)
-	first := h.rt.Containers("c")[0]
-	h.rt.Set(func() { fail = func(cmd string) bool { return cmd == "live" } })
+	h.rt.Set(func() { dead = first.ID })
 	h.wait("restart", func() bool { return len(h.rt.Containers("c")) == 2 })
-	h.rt.Set(func() { fail = nil })
 	if h.rt.Running(first) {
 		t.Error("the old container still runs")
 	}

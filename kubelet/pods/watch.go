@@ -92,7 +92,9 @@ func (m *Manager) apiDeleted(p *corev1.Pod) {
 // watchRuntime wakes workers when the runtime has something new of their pods.
 func (m *Manager) watchRuntime(ctx context.Context) {
 	changed := make(chan error, 1)
+	watching := false
 	start := func() {
+		watching = true
 		go func() {
 			changed <- m.cfg.CRI.Watch(ctx, m.requestRelist, func(uid types.UID) {
 				m.mu.Lock()
@@ -115,9 +117,12 @@ func (m *Manager) watchRuntime(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
-			<-changed
+			if watching {
+				<-changed
+			}
 			return
 		case err := <-changed:
+			watching = false
 			if ctx.Err() != nil {
 				return
 			}
@@ -131,7 +136,6 @@ func (m *Manager) watchRuntime(ctx context.Context) {
 				every = relistEvery
 				retry = time.After(time.Second)
 			}
-			changed = make(chan error, 1)
 		case <-retry:
 			retry = nil
 			start()
