@@ -80,6 +80,9 @@ func Resources() []*api.Resource {
 	} {
 		all = append(all, group()...)
 	}
+	for _, r := range all {
+		holdFinalizers(r)
+	}
 	return all
 }
 

@@ -2,17 +2,16 @@ package core
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/skiff-k8s/skiff/api"
+	"github.com/skiff-k8s/skiff/api/meta"
 )
 
 func namespaces() *api.Resource {
@@ -25,7 +24,7 @@ func namespaces() *api.Resource {
 		NewList:     func() runtime.Object { return &v1.NamespaceList{} },
 		Default:     api.Defaults(defaultNamespace),
 		Strategy: api.Strategy{
-			NameErrors: apivalidation.ValidateNamespaceName,
+			NameErrors: meta.DNSLabel,
 			PrepareCreate: api.OnCreate(func(n *v1.Namespace) {
 				n.Status = v1.NamespaceStatus{Phase: v1.NamespaceActive}
 				if !slices.Contains(n.Spec.Finalizers, v1.FinalizerKubernetes) {
@@ -89,7 +88,7 @@ func labelWithName(n *v1.Namespace) {
 func validateNamespace(n *v1.Namespace) field.ErrorList {
 	var errs field.ErrorList
 	for _, f := range n.Spec.Finalizers {
-		errs = append(errs, finalizerName(string(f), field.NewPath("spec", "finalizers"))...)
+		errs = append(errs, meta.FinalizerName(string(f), field.NewPath("spec", "finalizers"))...)
 	}
 	return errs
 }
@@ -109,19 +108,7 @@ func validateNamespaceStatus(n, _ *v1.Namespace) field.ErrorList {
 func validateNamespaceFinalize(n, _ *v1.Namespace) field.ErrorList {
 	var errs field.ErrorList
 	for i, f := range n.Spec.Finalizers {
-		errs = append(errs, finalizerName(string(f), field.NewPath("spec", "finalizers").Index(i))...)
-	}
-	return errs
-}
-
-func finalizerName(name string, p *field.Path) field.ErrorList {
-	errs := apivalidation.ValidateFinalizerName(name, p)
-	if !strings.Contains(name, "/") {
-		switch name {
-		case string(v1.FinalizerKubernetes), metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents:
-		default:
-			errs = append(errs, field.Invalid(p, name, "name is neither a standard finalizer name nor is it fully qualified"))
-		}
+		errs = append(errs, meta.FinalizerName(string(f), field.NewPath("spec", "finalizers").Index(i))...)
 	}
 	return errs
 }

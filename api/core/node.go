@@ -53,7 +53,8 @@ func nodes() *api.Resource {
 				}
 			}),
 			ValidateUpdate: api.CheckUpdate(func(n, old *v1.Node) field.ErrorList {
-				return append(validateNodeResources(n), validateNodeUpdate(n, old)...)
+				errs := append(validateNodeResources(n), validateNodeUpdate(n, old)...)
+				return append(errs, validateNodeTaints(n)...)
 			}),
 			IgnoredApplyPaths: []string{"spec"},
 		}}},

@@ -15,8 +15,7 @@ import (
 )
 
 func validateNode(n *v1.Node) field.ErrorList {
-	// Upstream reports taints under metadata.
-	errs := validateTaints(n.Spec.Taints, field.NewPath("metadata", "taints"))
+	errs := validateNodeTaints(n)
 	errs = append(errs, validateNodeResources(n)...)
 	if swap := n.Status.NodeInfo.Swap; swap != nil && swap.Capacity != nil {
 		errs = append(errs, positive(*swap.Capacity, field.NewPath("metadata", "nodeSwapStatus", "capacity"))...)
@@ -39,6 +38,11 @@ func validateNode(n *v1.Node) field.ErrorList {
 		}
 	}
 	return errs
+}
+
+func validateNodeTaints(n *v1.Node) field.ErrorList {
+	// Upstream reports them under metadata.
+	return validateTaints(n.Spec.Taints, field.NewPath("metadata", "taints"))
 }
 
 func validateNodeResources(n *v1.Node) field.ErrorList {

@@ -31,7 +31,9 @@ func persistentVolumes() *api.Resource {
 				now := metav1.Now()
 				pv.Status = v1.PersistentVolumeStatus{Phase: v1.VolumePending, LastPhaseTransitionTime: &now}
 			}),
-			Validate:       api.Check(validatePersistentVolume),
+			Validate: api.Check(func(pv *v1.PersistentVolume) field.ErrorList {
+				return validatePersistentVolume(pv, nil)
+			}),
 			PrepareUpdate:  api.OnUpdate(func(pv, old *v1.PersistentVolume) { pv.Status = old.Status }),
 			ValidateUpdate: api.CheckUpdate(validatePersistentVolumeUpdate),
 			Warnings:       api.Warn(persistentVolumeWarnings),
@@ -137,7 +139,11 @@ func orUnset[T ~string](p *T) string {
 	return string(*p)
 }
 
-func validatePersistentVolume(pv *v1.PersistentVolume) field.ErrorList {
+// validatePersistentVolume leaves node label values alone where an old volume,
+// nil on create, has bad ones already.
+func validatePersistentVolume(pv, old *v1.PersistentVolume) field.ErrorList {
+	lax := old != nil && old.Spec.NodeAffinity != nil && old.Spec.NodeAffinity.Required != nil &&
+		badNodeSelectorValue(old.Spec.NodeAffinity.Required)
 	spec, p := &pv.Spec, field.NewPath("spec")
 	errs := validateAccessModes(spec.AccessModes, "", p.Child("accessModes"))
 	if len(spec.Capacity) == 0 {
@@ -162,7 +168,7 @@ func validatePersistentVolume(pv *v1.PersistentVolume) field.ErrorList {
 		if spec.NodeAffinity.Required == nil {
 			errs = append(errs, field.Required(required, "must specify required node constraints"))
 		} else {
-			errs = append(errs, validateNodeSelector(spec.NodeAffinity.Required, required, false)...)
+			errs = append(errs, validateNodeSelector(spec.NodeAffinity.Required, required, lax)...)
 		}
 	}
 	errs = append(errs, validatePersistentVolumeSource(pv, p)...)
@@ -210,7 +216,7 @@ func validateAccessModes(modes []v1.PersistentVolumeAccessMode, missing string, 
 }
 
 func validatePersistentVolumeUpdate(pv, old *v1.PersistentVolume) field.ErrorList {
-	errs := validatePersistentVolume(pv)
+	errs := validatePersistentVolume(pv, old)
 	source := pv.Spec.PersistentVolumeSource
 	if source.CSI != nil && old.Spec.CSI != nil && old.Spec.CSI.ControllerExpandSecretRef == nil {
 		// It may be set once.

@@ -2,6 +2,7 @@ package core
 
 import (
 	"fmt"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -152,10 +153,16 @@ func validateClaimStatus(c *v1.PersistentVolumeClaim) field.ErrorList {
 	}
 	for _, name := range sortedKeys(c.Status.AllocatedResourceStatuses) {
 		errs = append(errs, claimResourceName(name, p.Child("allocatedResourceStatuses"))...)
-		errs = append(errs, supported(c.Status.AllocatedResourceStatuses[name], p.Child("allocatedResourceStatuses"),
+		statuses := []v1.ClaimResourceStatus{
 			v1.PersistentVolumeClaimControllerResizeInProgress, v1.PersistentVolumeClaimControllerResizeInfeasible,
 			v1.PersistentVolumeClaimNodeResizePending, v1.PersistentVolumeClaimNodeResizeInProgress,
-			v1.PersistentVolumeClaimNodeResizeInfeasible)...)
+			v1.PersistentVolumeClaimNodeResizeInfeasible,
+		}
+		if !slices.Contains(statuses, c.Status.AllocatedResourceStatuses[name]) {
+			slices.Sort(statuses)
+			// Upstream names the resource here, not the status.
+			errs = append(errs, field.NotSupported(p.Child("allocatedResourceStatuses"), v1.ClaimResourceStatus(name), statuses))
+		}
 	}
 	for _, name := range sortedKeys(c.Status.AllocatedResources) {
 		if bad := claimResourceName(name, p.Child("allocatedResources")); len(bad) > 0 {

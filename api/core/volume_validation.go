@@ -209,7 +209,6 @@ func (c *podChecker) checkEphemeral(v *v1.Volume, p *field.Path) field.ErrorList
 	return errs
 }
 
-
 // validateTemplateMeta allows labels and annotations, which are all that is
 // copied from a template.
 func validateTemplateMeta(m *metav1.ObjectMeta, p *field.Path) field.ErrorList {

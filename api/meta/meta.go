@@ -5,6 +5,9 @@
 package meta
 
 import (
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -57,4 +60,34 @@ func ValidateObjectMetaUpdate(m, old metav1.Object, namespaced bool) field.Error
 		}
 	}
 	return errs
+}
+
+// FinalizerName validates a finalizer of a built-in kind: one of the standard
+// ones, or prefixed with a domain.
+func FinalizerName(name string, p *field.Path) field.ErrorList {
+	errs := apivalidation.ValidateFinalizerName(name, p)
+	if !strings.Contains(name, "/") {
+		errs = append(errs, standardFinalizer(name, p)...)
+	}
+	return errs
+}
+
+// BuiltinFinalizers validates what ValidateObjectMeta leaves open: custom
+// resources may have finalizers of any name, built-in kinds not.
+func BuiltinFinalizers(m metav1.Object) field.ErrorList {
+	var errs field.ErrorList
+	for i, name := range m.GetFinalizers() {
+		if !strings.Contains(name, "/") {
+			errs = append(errs, standardFinalizer(name, field.NewPath("metadata", "finalizers").Index(i))...)
+		}
+	}
+	return errs
+}
+
+func standardFinalizer(name string, p *field.Path) field.ErrorList {
+	switch name {
+	case string(v1.FinalizerKubernetes), metav1.FinalizerOrphanDependents, metav1.FinalizerDeleteDependents:
+		return nil
+	}
+	return field.ErrorList{field.Invalid(p, name, "name is neither a standard finalizer name nor is it fully qualified")}
 }
