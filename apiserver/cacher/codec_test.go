@@ -255,6 +255,9 @@ func FuzzSplice(f *testing.F) {
 		if before.Unmarshal(u.Raw) != nil {
 			return
 		}
+		if canonical, err := before.Marshal(); err != nil || !bytes.Equal(canonical, u.Raw) {
+			return // entries compare before they rely on splicing
+		}
 		if err := after.Unmarshal(spliced.bytes[spliced.offset:spliced.end]); err != nil {
 			t.Fatalf("the result does not decode: %v", err)
 		}
