@@ -46,6 +46,7 @@ import (
 	"github.com/skiff-k8s/skiff/api/core"
 	"github.com/skiff-k8s/skiff/api/discovery"
 	"github.com/skiff-k8s/skiff/api/events"
+	"github.com/skiff-k8s/skiff/api/flowcontrol"
 	"github.com/skiff-k8s/skiff/api/networking"
 	"github.com/skiff-k8s/skiff/api/node"
 	"github.com/skiff-k8s/skiff/api/policy"
@@ -71,6 +72,7 @@ func Resources() []*api.Resource {
 		core.Resources,
 		discovery.Resources,
 		events.Resources,
+		flowcontrol.Resources,
 		networking.Resources,
 		node.Resources,
 		policy.Resources,
