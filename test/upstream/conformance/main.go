@@ -49,6 +49,14 @@ func run(o options) (failed int, err error) {
 			return 0, fmt.Errorf("%s is required", flag)
 		}
 	}
+	// The suite runs in a directory of its own.
+	for _, p := range []*string{&o.e2e, &o.ginkgo, &o.kubeconfig, &o.kubectl, &o.out} {
+		if *p != "" {
+			if *p, err = filepath.Abs(*p); err != nil {
+				return 0, err
+			}
+		}
+	}
 	names, err := readNames(o.tests)
 	if err != nil {
 		return 0, err
