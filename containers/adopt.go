@@ -35,6 +35,9 @@ func (r *Runtime) adopt(ctx context.Context) error {
 	}
 	if rebooted {
 		r.log.Info("the machine has been rebooted since this runtime last ran")
+		if err := r.forgetLastBoot(); err != nil {
+			return err
+		}
 	}
 	for _, c := range r.allContainers() {
 		if err := r.adoptContainer(c); err != nil {
@@ -62,19 +65,34 @@ func (r *Runtime) adopt(ctx context.Context) error {
 
 // noteBoot compares the boot that the state directory belongs to with this one.
 func (r *Runtime) noteBoot() (rebooted bool, err error) {
+	now, last, err := r.boots()
+	if err != nil || now == last {
+		return false, err
+	}
+	return last != "", record.Write(filepath.Join(r.cfg.StateDir, "boot_id"), []byte(now), false)
+}
+
+func (r *Runtime) boots() (now, last string, err error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		return false, fmt.Errorf("read boot ID: %w", err)
+		return "", "", fmt.Errorf("read boot ID: %w", err)
 	}
-	path := filepath.Join(r.cfg.StateDir, "boot_id")
-	old, err := os.ReadFile(path)
+	old, err := os.ReadFile(filepath.Join(r.cfg.StateDir, "boot_id"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return false, fmt.Errorf("read boot ID: %w", err)
+		return "", "", fmt.Errorf("read boot ID: %w", err)
 	}
-	if string(old) == string(b) {
-		return false, nil
+	return string(b), string(old), nil
+}
+
+// forgetLastBoot deletes what died with the last boot: its pids mean other
+// processes now. Nothing can be mounted there, or it would not be another boot.
+func (r *Runtime) forgetLastBoot() error {
+	for _, dir := range []string{filepath.Join(r.cfg.StateDir, "containers"), filepath.Join(r.cfg.StateDir, "sandboxes"), r.ociRoot()} {
+		if err := os.RemoveAll(dir); err != nil {
+			return fmt.Errorf("remove state of the last boot: %w", err)
+		}
 	}
-	return len(old) > 0, record.Write(path, b, false)
+	return nil
 }
 
 func (r *Runtime) allContainers() []*containerState {

@@ -4,12 +4,15 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/skiff-k8s/skiff/containers/monitor"
 )
 
 func TestContainersOutliveTheRuntime(t *testing.T) {
@@ -128,6 +131,62 @@ func TestStopEscalates(t *testing.T) {
 		}
 		if _, err := h.Runtime.RemovePodSandbox(ctx, &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sb}); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+func TestReboot(t *testing.T) {
+	h := newHarness(t)
+	img := h.pull("busybox", busyboxImage(t, nil))
+	sb, cfg := h.sandbox(nil)
+	id := h.create(sb, cfg, img, func(c *runtimeapi.ContainerConfig) { c.Command = []string{"sleep", "1000"} })
+	h.start(id)
+	// As near as one comes without rebooting: nothing of the running state is
+	// left, and the boot is another.
+	h.kill()
+	root := h.dir
+	if err := Down(context.Background(), testConfig(filepath.Join(root, "none"), "")); err != nil {
+		t.Fatal(err)
+	}
+	if err := monitorKill(filepath.Join(root, "run/containers", id)); err != nil {
+		t.Fatal(err)
+	}
+	unmountAll(t, root)
+	if err := os.WriteFile(filepath.Join(root, "run/boot_id"), []byte("another\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h.serve()
+	if st := h.status(id); st.GetState() != runtimeapi.ContainerState_CONTAINER_EXITED || st.GetReason() != "Unknown" {
+		t.Errorf("container %v", st)
+	}
+	got, err := h.Runtime.PodSandboxStatus(context.Background(), &runtimeapi.PodSandboxStatusRequest{PodSandboxId: sb})
+	if err != nil || got.GetStatus().GetState() != runtimeapi.PodSandboxState_SANDBOX_NOTREADY {
+		t.Errorf("sandbox %v, %v", got, err)
+	}
+	if _, err := h.Runtime.RemovePodSandbox(context.Background(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sb}); err != nil {
+		t.Error(err)
+	}
+}
+
+func monitorKill(dir string) error {
+	s, err := monitor.ReadState(dir)
+	if err != nil {
+		return err
+	}
+	return monitor.Kill(s)
+}
+
+func unmountAll(t *testing.T, below string) {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); strings.HasPrefix(f[4], below) {
+			if err := syscall.Unmount(f[4], syscall.MNT_DETACH); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 }

@@ -107,18 +107,28 @@ func imageRef(img *image.Image) string {
 // prepare mounts the root file system and writes the spec.
 func (r *Runtime) prepare(ctx context.Context, c *containerState, s *sandboxState, img *image.Image) error {
 	rec := c.record()
-	run, rootfs := r.containerRun(rec.ID), r.rootfs(rec.ID)
+	run := r.containerRun(rec.ID)
 	if err := os.MkdirAll(run, 0o711); err != nil {
 		return fmt.Errorf("make container directory: %w", err)
-	}
-	if err := r.layers.Mount(rec.Chain, r.containerDir(rec.ID), rootfs); err != nil {
-		return err
 	}
 	ns, err := r.namespaces(c, s)
 	if err != nil {
 		return err
 	}
-	volumes, err := r.volumes(ctx, c, img)
+	rootfs := r.rootfs(rec.ID)
+	if ns.User != "" {
+		rootfs = r.mappedRootfs(rec.ID)
+		if err := os.MkdirAll(filepath.Dir(rootfs), 0o711); err != nil {
+			return fmt.Errorf("make mount point: %w", err)
+		}
+		err = r.layers.MountMapped(rec.Chain, r.containerDir(rec.ID), rootfs, filepath.Join(run, "lower"), ns.User)
+	} else {
+		err = r.layers.Mount(rec.Chain, r.containerDir(rec.ID), rootfs)
+	}
+	if err != nil {
+		return err
+	}
+	volumes, err := r.volumes(ctx, c, img, rootfs)
 	if err != nil {
 		return err
 	}
@@ -164,10 +174,6 @@ func (r *Runtime) namespaces(c *containerState, s *sandboxState) (oci.Namespaces
 	sc := r.sandboxConfig(c.record().SandboxID, s.cfg)
 	paths := sandbox.Layout(sc)
 	out := oci.Namespaces{Net: paths.Net, IPC: paths.IPC, UTS: paths.UTS, User: paths.User}
-	opts := s.cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
-	if out.User != "" {
-		out.UIDs, out.GIDs = opts.GetUsernsOptions().GetUids(), opts.GetUsernsOptions().GetGids()
-	}
 	own := c.cfg.GetLinux().GetSecurityContext().GetNamespaceOptions()
 	switch own.GetPid() {
 	case runtimeapi.NamespaceMode_CONTAINER:
@@ -196,7 +202,7 @@ func (r *Runtime) namespaces(c *containerState, s *sandboxState) (oci.Namespaces
 }
 
 // volumes prepares what the image declares as volumes, and mounts of images.
-func (r *Runtime) volumes(ctx context.Context, c *containerState, img *image.Image) ([]oci.Volume, error) {
+func (r *Runtime) volumes(ctx context.Context, c *containerState, img *image.Image, rootfs string) ([]oci.Volume, error) {
 	rec := c.record()
 	taken := map[string]bool{}
 	var out []oci.Volume
@@ -229,7 +235,7 @@ func (r *Runtime) volumes(ctx context.Context, c *containerState, img *image.Ima
 			continue
 		}
 		dir := filepath.Join(r.containerDir(rec.ID), "volumes", newID()[:12])
-		if err := container.CopyVolume(r.rootfs(rec.ID), path, dir); err != nil {
+		if err := container.CopyVolume(rootfs, path, dir); err != nil {
 			return nil, err
 		}
 		out = append(out, oci.Volume{Source: dir, Destination: path})
@@ -442,14 +448,19 @@ func (r *Runtime) clearRuntimeState(c *containerState) error {
 }
 
 func (r *Runtime) unmountContainer(id string) error {
-	run := r.containerRun(id)
-	errs := []error{snapshot.Unmount(r.rootfs(id))}
-	images, err := os.ReadDir(filepath.Join(run, "images"))
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	run, mapped := r.containerRun(id), r.mappedRootfs(id)
+	errs := []error{snapshot.Unmount(r.rootfs(id)), snapshot.Unmount(mapped)}
+	if err := os.Remove(mapped); err != nil && !errors.Is(err, os.ErrNotExist) {
 		errs = append(errs, err)
 	}
-	for _, e := range images {
-		errs = append(errs, snapshot.Unmount(filepath.Join(run, "images", e.Name())))
+	for _, dir := range []string{"images", "lower"} {
+		entries, err := os.ReadDir(filepath.Join(run, dir))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
+		for _, e := range entries {
+			errs = append(errs, snapshot.Unmount(filepath.Join(run, dir, e.Name())))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -144,11 +144,11 @@ func TestUserNamespace(t *testing.T) {
 	id := h.create(sb, cfg, img, func(c *runtimeapi.ContainerConfig) {
 		c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = userns
 		c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/mnt", HostPath: volume, UidMappings: ids, GidMappings: ids}}
-		c.Command = []string{"sh", "-c", "id -u; head -c 20 /proc/self/uid_map | tr -s ' '; echo; stat -c %u /bin/busybox /data/file; touch /x && chmod 600 /x && stat -c %u /x; touch /mnt/f && stat -c %u /mnt/f; hostname"}
+		c.Command = []string{"sh", "-c", "id -u; cat /proc/self/uid_map | tr -s ' '; stat -c %u /bin/busybox /data/file; touch /x && chmod 600 /x && stat -c %u /x; touch /mnt/f && stat -c %u /mnt/f; hostname"}
 	})
 	h.start(id)
 	st := h.wait(id)
-	want := "0\n 0 200000 \n0\n1000\n0\n0\npod-host\n"
+	want := "0\n 0 200000 65536\n0\n1000\n0\n0\npod-host\n"
 	if out := h.output(id); out != want {
 		t.Errorf("got %q, want %q; %v", out, want, st)
 	}

@@ -51,6 +51,13 @@ func Down(ctx context.Context, cfg Config) error {
 		})
 		_ = note(err)
 	}
+	if now, last, err := r.boots(); err != nil {
+		return err
+	} else if last != "" && now != last {
+		if err := r.forgetLastBoot(); err != nil {
+			return err
+		}
+	}
 	each(filepath.Join(cfg.StateDir, "containers"), r.downContainer)
 	each(r.containerRoot(), r.downContainer)
 	each(filepath.Join(cfg.StateDir, "sandboxes"), func(id string) error { return r.downSandbox(ctx, id) })
@@ -59,6 +66,9 @@ func Down(ctx context.Context, cfg Config) error {
 		return fmt.Errorf("take containers down: %w", errors.Join(errs...))
 	}
 	_ = note(cgroup.At(cfg.CgroupRoot).RemoveEmpty())
+	// Not an error: another data directory's containers may be there.
+	_ = os.Remove(filepath.Dir(r.mappedRootfs("x")))
+	_ = os.Remove(filepath.Dir(filepath.Dir(r.mappedRootfs("x"))))
 	if err := os.Remove(cfg.SocketPath); err != nil && !errors.Is(err, os.ErrNotExist) {
 		_ = note(err)
 	}
@@ -100,5 +110,10 @@ func (r *Runtime) downSandbox(ctx context.Context, id string) error {
 	if err != nil {
 		return errors.Join(sandbox.Remove(r.sandboxRun(id)), os.RemoveAll(r.sandboxDir(id)))
 	}
-	return r.dropSandbox(ctx, s)
+	if err := r.dropSandbox(ctx, s); err != nil {
+		return err
+	}
+	// What libcontainer made of the pod's cgroup in hierarchies that the
+	// kubelet does not manage; with other containers in it, it stays.
+	return cgroup.At(s.rec.Cgroup).RemoveEmpty()
 }

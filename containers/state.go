@@ -2,6 +2,7 @@ package containers
 
 import (
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -119,7 +120,15 @@ func (r *Runtime) containerRun(id string) string {
 func (r *Runtime) rootfs(id string) string   { return filepath.Join(r.containerRun(id), "rootfs") }
 func (r *Runtime) exitFile(id string) string { return filepath.Join(r.containerDir(id), "exit.json") }
 
-// update changes a sandbox's record, on disk first.
+// mappedRootfs is where the root file system of a container with a user
+// namespace is mounted: its init must get there as a user that owns nothing on
+// the host, through directories open to all.
+func (r *Runtime) mappedRootfs(id string) string {
+	sum := sha256.Sum256([]byte(r.cfg.StateDir))
+	return filepath.Join("/run/skiff-userns", hex.EncodeToString(sum[:6]), id)
+}
+
+// updateSandbox changes a sandbox's record, on disk first.
 func (r *Runtime) updateSandbox(s *sandboxState, change func(*sandboxRecord)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

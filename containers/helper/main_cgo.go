@@ -4,11 +4,13 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 
 	_ "github.com/opencontainers/cgroups/devices" // device rules for cgroup v1 and v2
 	"github.com/opencontainers/runc/libcontainer"
 	_ "github.com/opencontainers/runc/libcontainer/nsenter" // the C constructor behind "init"
+	"github.com/sirupsen/logrus"
 )
 
 // Descriptors that the caller passes beside standard input, output and error.
@@ -23,6 +25,8 @@ func main() {
 		// process by the container's.
 		libcontainer.Init()
 	}
+	// Standard error is the container's: libcontainer's warnings do not belong there.
+	logrus.SetOutput(io.Discard)
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintf(os.Stderr, "skiff-helper: %v\n", err)
 		os.Exit(1)

@@ -98,7 +98,7 @@ func TestUsers(t *testing.T) {
 	i64 := func(n int64) *runtimeapi.Int64Value { return &runtimeapi.Int64Value{Value: n} }
 	for name, tt := range map[string]struct {
 		image string
-		sec   runtimeapi.LinuxContainerSecurityContext
+		sec   *runtimeapi.LinuxContainerSecurityContext
 		want  specs.User
 		bad   bool
 	}{
@@ -109,12 +109,12 @@ func TestUsers(t *testing.T) {
 		"a name of digits": {image: "7", want: specs.User{UID: 70, GID: 71, AdditionalGids: []uint32{71}}},
 		"unknown name":     {image: "alice", bad: true},
 		"unknown group":    {image: "bob:nope", bad: true},
-		"user overrides":   {image: "bob", sec: runtimeapi.LinuxContainerSecurityContext{RunAsUser: i64(0)}, want: specs.User{AdditionalGids: []uint32{0, 10}}},
-		"group alone":      {sec: runtimeapi.LinuxContainerSecurityContext{RunAsGroup: i64(5)}, bad: true},
+		"user overrides":   {image: "bob", sec: &runtimeapi.LinuxContainerSecurityContext{RunAsUser: i64(0)}, want: specs.User{AdditionalGids: []uint32{0, 10}}},
+		"group alone":      {sec: &runtimeapi.LinuxContainerSecurityContext{RunAsGroup: i64(5)}, bad: true},
 		"out of range":     {image: "4294967296", bad: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := resolveUser(rootfs(t), &tt.sec, tt.image)
+			got, err := resolveUser(rootfs(t), tt.sec, tt.image)
 			if (err != nil) != tt.bad {
 				t.Fatal(err)
 			}

@@ -39,7 +39,6 @@ type Namespaces struct {
 	Net, IPC, UTS, User, PID string
 	// PrivatePID asks for a pid namespace of the container's own.
 	PrivatePID bool
-	UIDs, GIDs []*runtimeapi.IDMapping
 }
 
 // Files are the sandbox's own files on the host.
@@ -97,14 +96,8 @@ func Build(in Input) (*specs.Spec, error) {
 			Resources:   Resources(in.Container.GetLinux().GetResources(), in.Host.CgroupV2),
 		},
 	}
-	if adj := in.Container.GetLinux().GetResources().GetOomScoreAdj(); true {
-		v := max(int(adj), in.Host.MinOOMScoreAdj)
-		spec.Process.OOMScoreAdj = &v
-	}
-	if len(in.Namespaces.UIDs) > 0 {
-		spec.Linux.UIDMappings = idMappings(in.Namespaces.UIDs)
-		spec.Linux.GIDMappings = idMappings(in.Namespaces.GIDs)
-	}
+	adj := max(int(in.Container.GetLinux().GetResources().GetOomScoreAdj()), in.Host.MinOOMScoreAdj)
+	spec.Process.OOMScoreAdj = &adj
 	if !sec.GetPrivileged() {
 		spec.Linux.MaskedPaths = sec.GetMaskedPaths()
 		spec.Linux.ReadonlyPaths = sec.GetReadonlyPaths()

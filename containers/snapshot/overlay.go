@@ -23,42 +23,48 @@ func (l *Layers) Mount(chain []digest.Digest, writable, target string) error {
 	if mounted, err := IsMountPoint(target); err != nil || mounted {
 		return err
 	}
-	if err := os.MkdirAll(target, 0o755); err != nil {
-		return fmt.Errorf("make mount point: %w", err)
-	}
 	// Relative to the layers' directory: options must fit into a page.
-	lower := make([]string, 0, len(chain)+1)
+	lower := make([]string, 0, len(chain))
 	for i := len(chain) - 1; i >= 0; i-- {
 		lower = append(lower, filepath.Join(chain[i].Encoded(), "fs"))
 	}
+	if writable == "" && len(lower) == 1 {
+		// overlayfs without an upper wants two layers at least.
+		if err := os.MkdirAll(target, 0o755); err != nil {
+			return fmt.Errorf("make mount point: %w", err)
+		}
+		return l.bind(filepath.Join(l.root, lower[0]), target)
+	}
+	return mountOverlay(l.root, lower, writable, target)
+}
+
+// mountOverlay stacks directories of root, nearest first.
+func mountOverlay(root string, lower []string, writable, target string) error {
 	if len(lower) == 0 {
 		return errors.New("an image without layers cannot be mounted")
 	}
-	var options string
-	flags := uintptr(0)
-	if writable != "" {
+	if err := os.MkdirAll(target, 0o755); err != nil {
+		return fmt.Errorf("make mount point: %w", err)
+	}
+	options, flags := "lowerdir="+strings.Join(lower, ":"), uintptr(0)
+	if writable == "" {
+		flags = unix.MS_RDONLY
+	} else {
 		upper, work := filepath.Join(writable, "upper"), filepath.Join(writable, "work")
 		for _, dir := range []string{upper, work} {
 			if err := os.MkdirAll(dir, 0o755); err != nil {
 				return fmt.Errorf("make writable layer: %w", err)
 			}
 		}
-		if err := copyRootAttributes(l.Path(chain[len(chain)-1]), upper); err != nil {
+		if err := copyRootAttributes(filepath.Join(root, lower[0]), upper); err != nil {
 			return err
 		}
-		options = ",upperdir=" + upper + ",workdir=" + work
-	} else {
-		flags = unix.MS_RDONLY
-		if len(lower) == 1 {
-			// overlayfs without an upper wants two layers at least.
-			return l.bind(filepath.Join(l.root, lower[0]), target)
-		}
+		options += ",upperdir=" + upper + ",workdir=" + work
 	}
-	options = "lowerdir=" + strings.Join(lower, ":") + options
 	if len(options) > maxOptions {
-		return fmt.Errorf("%d layers with %d bytes of mount options; the kernel takes %d: shorten the data directory's path", len(chain), len(options), maxOptions)
+		return fmt.Errorf("%d layers with %d bytes of mount options; the kernel takes %d: shorten the data directory's path", len(lower), len(options), maxOptions)
 	}
-	return inDirectory(l.root, func() error {
+	return inDirectory(root, func() error {
 		if err := unix.Mount("overlay", target, "overlay", flags, options); err != nil {
 			return fmt.Errorf("mount overlay at %s: %w", target, err)
 		}
