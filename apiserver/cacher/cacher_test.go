@@ -83,7 +83,8 @@ func start(t testing.TB, mend ...func(*Config)) *world {
 
 func runCaches(t testing.TB, s store.Store, mend ...func(*Config)) *Caches {
 	t.Helper()
-	c := Config{Store: s, Scheme: testScheme(t), Logger: slog.New(slog.DiscardHandler)}
+	c := Config{Store: s, Scheme: testScheme(t), Logger: slog.New(slog.DiscardHandler),
+		CheckMutations: 1, OnMutation: func(err error) { t.Error(err) }}
 	for _, f := range mend {
 		f(&c)
 	}

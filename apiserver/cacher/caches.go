@@ -43,15 +43,21 @@ type Config struct {
 	ReadTimeout time.Duration
 	// BookmarkInterval is about how far apart bookmarks are; 0: one minute.
 	BookmarkInterval time.Duration
+	// CheckMutations is of how many decoded objects one is watched for changes, which
+	// nobody may make to shared objects; 0: 64. Tests use 1.
+	CheckMutations int
+	// OnMutation hears of a shared object that was changed; nil: an error is logged.
+	OnMutation func(error)
 }
 
 // Caches implements Set: one watch on the store feeds the caches of all resources.
 type Caches struct {
-	cfg     Config
-	log     *slog.Logger
-	budget  *budget
-	confirm confirmer
-	feed    feed
+	cfg       Config
+	log       *slog.Logger
+	budget    *budget
+	confirm   confirmer
+	feed      feed
+	mutations mutations
 
 	mu      sync.Mutex
 	byKey   map[string]*resource
@@ -89,6 +95,13 @@ func New(c Config) (*Caches, error) {
 	if c.BookmarkInterval == 0 {
 		c.BookmarkInterval = time.Minute
 	}
+	if c.CheckMutations <= 0 {
+		c.CheckMutations = mutationEvery
+	}
+	if c.OnMutation == nil {
+		log := c.Logger
+		c.OnMutation = func(err error) { log.Error("shared objects must not be changed", "err", err) }
+	}
 	s := &Caches{
 		cfg: c, log: c.Logger,
 		budget: newBudget(c.Budget),
@@ -98,6 +111,7 @@ func New(c Config) (*Caches, error) {
 	s.confirm.revision = c.Store.Revision
 	s.confirm.timeout = c.ReadTimeout
 	s.feed.init()
+	s.mutations.every, s.mutations.report = uint64(c.CheckMutations), c.OnMutation
 	return s, nil
 }
 
@@ -196,6 +210,7 @@ func (s *Caches) Run(ctx context.Context) error {
 		r.resume()
 	}
 
+	s.spawn(func(ctx context.Context) { s.mutations.run(ctx, s) })
 	s.runFeed(ctx)
 
 	s.mu.Lock()

@@ -77,6 +77,7 @@ func (e *entry) decode() (*form, error) {
 			return nil, fmt.Errorf("decode %s%s at revision %d: %w", e.res.prefix, e.key, e.rev, err)
 		}
 		size = int64(len(*raw))
+		e.res.caches.mutations.observe(e, obj)
 	}
 	return e.adopt(obj, size), nil
 }
