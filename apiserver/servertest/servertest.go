@@ -1,18 +1,24 @@
 // Package servertest runs a real API server with all built-in resources over the
-// in-memory store, for tests. Without further configuration everybody may do everything.
+// in-memory store, for tests.
+//
+// New is the bare server, on which everybody may do everything; Full is one as clusters
+// have it. Both check at their end that nobody changed a shared object.
 package servertest
 
 import (
+	"bytes"
 	"context"
 	"net/http/httptest"
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
 	"github.com/skiff-k8s/skiff/api/builtin"
 	"github.com/skiff-k8s/skiff/apiserver"
 	"github.com/skiff-k8s/skiff/apiserver/cacher"
+	"github.com/skiff-k8s/skiff/store"
 	"github.com/skiff-k8s/skiff/store/mem"
 )
 
@@ -21,6 +27,7 @@ type Server struct {
 	*apiserver.Server
 	URL    string
 	Caches *cacher.Caches
+	Store  store.Store
 }
 
 // Config is a client configuration without credentials.
@@ -31,41 +38,96 @@ func (s *Server) Config() *rest.Config {
 // New starts a server that ends with the test. change may adapt its configuration.
 func New(t testing.TB, change ...func(*apiserver.Config)) *Server {
 	t.Helper()
-	store := mem.New(mem.Config{})
-	scheme := builtin.Scheme()
-	caches, err := cacher.New(cacher.Config{Store: store, Scheme: scheme})
-	if err != nil {
+	return newBase(t).serve(t, change...)
+}
+
+// base is what a server is put on.
+type base struct {
+	store  store.Store
+	scheme *runtime.Scheme
+	caches *cacher.Caches
+}
+
+type runner interface{ Run(context.Context) error }
+
+func newBase(t testing.TB) *base {
+	t.Helper()
+	b := &base{store: mem.New(mem.Config{}), scheme: builtin.Scheme()}
+	var err error
+	if b.caches, err = cacher.New(cacher.Config{Store: b.store, Scheme: b.scheme}); err != nil {
 		t.Fatal(err)
 	}
-	c := apiserver.Config{Caches: caches, Scheme: scheme, Resources: builtin.Resources()}
+	if err := apiserver.AddStorage(b.caches, builtin.Resources()); err != nil {
+		t.Fatal(err)
+	}
+	run(t, b.caches)
+	return b
+}
+
+// run runs components until the test ends; those run last are ended first.
+func run(t testing.TB, components ...runner) {
+	for _, c := range components {
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- c.Run(ctx) }()
+		t.Cleanup(func() {
+			cancel()
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Errorf("%T: %v", c, err)
+				}
+			case <-time.After(10 * time.Second):
+				t.Errorf("%T did not stop", c)
+			}
+		})
+	}
+}
+
+func (b *base) serve(t testing.TB, change ...func(*apiserver.Config)) *Server {
+	t.Helper()
+	c := apiserver.Config{Caches: b.caches, Scheme: b.scheme, Resources: builtin.Resources()}
 	for _, f := range change {
 		f(&c)
 	}
-	if err := apiserver.AddStorage(caches, c.Resources); err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- caches.Run(ctx) }()
 	srv, err := apiserver.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := httptest.NewUnstartedServer(srv)
-	h.EnableHTTP2 = false
-	h.Start()
+	h := httptest.NewServer(srv)
 	t.Cleanup(func() {
 		h.CloseClientConnections()
 		h.Close()
-		cancel()
-		select {
-		case err := <-done:
-			if err != nil && ctx.Err() == nil {
-				t.Errorf("caches: %v", err)
-			}
-		case <-time.After(10 * time.Second):
-			t.Error("caches did not stop")
-		}
+		b.unchanged(t)
 	})
-	return &Server{Server: srv, URL: h.URL, Caches: caches}
+	return &Server{Server: srv, URL: h.URL, Caches: b.caches, Store: b.store}
+}
+
+type protoMessage interface{ Marshal() ([]byte, error) }
+
+// unchanged encodes every cached object anew: it must be what was stored.
+func (b *base) unchanged(t testing.TB) {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	for _, r := range builtin.Resources() {
+		cache, ok := b.caches.Resource(cacher.Key(r))
+		if !ok {
+			continue
+		}
+		list, err := cache.List(ctx, cacher.ListOptions{ResourceVersion: "0"})
+		if err != nil {
+			continue // the test's context or store is gone
+		}
+		for _, o := range list.Items {
+			stored, err := o.RawProto()
+			m, ok := o.Runtime().(protoMessage)
+			if err != nil || !ok {
+				continue
+			}
+			now, err := m.Marshal()
+			if err != nil || !bytes.Equal(stored, now) {
+				t.Errorf("the shared %s %s/%s was changed: %v\nstored %q\nnow    %q", r.Plural, o.Meta().GetNamespace(), o.Meta().GetName(), err, stored, now)
+			}
+		}
+	}
 }

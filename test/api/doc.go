@@ -10,6 +10,7 @@
 //	METHOD PATH [FILE]            a request, its body a file of the archive whose
 //	                              extension is its type: .json .yaml, for PATCH also
 //	                              .jsonpatch .merge .strategic .apply
+//	AWAIT PATH                    GET until the answer is 200
 //	status CODE                   the answer's status
 //	body FILE                     the answer contains this JSON: objects may have more
 //	                              fields, lists must have as many elements, "*" is any

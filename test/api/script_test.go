@@ -62,7 +62,7 @@ func TestScripts(t *testing.T) {
 func target(t *testing.T) (*http.Client, string) {
 	var c *rest.Config
 	if *kubeconfig == "" {
-		c = servertest.New(t).Config()
+		c = servertest.Full(t).Admin()
 	} else {
 		var err error
 		if c, err = clientcmd.BuildConfigFromFlags("", *kubeconfig); err != nil {
@@ -119,6 +119,12 @@ func (s *script) namespace() {
 	if s.resp.StatusCode != http.StatusCreated {
 		s.fatalf("creating the script's namespace: %s", s.data)
 	}
+	// What the ServiceAccount controller would make; without it no pod is admitted.
+	sa := `{"kind":"ServiceAccount","apiVersion":"v1","metadata":{"name":"default"}}`
+	s.send(http.MethodPost, "/api/v1/namespaces/"+s.vars["NS"]+"/serviceaccounts", []byte(sa), "application/json")
+	if code := s.resp.StatusCode; code != http.StatusCreated && code != http.StatusConflict {
+		s.fatalf("creating the namespace's ServiceAccount: %s", s.data)
+	}
 	s.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
@@ -170,6 +176,15 @@ func (s *script) command(line string) {
 			body, media = s.content(args[1]), mediaOf(args[1])
 		}
 		s.send(verb, args[0], body, media)
+	case "AWAIT":
+		need(1)
+		for s.send(http.MethodGet, args[0], nil, ""); s.resp.StatusCode != http.StatusOK; s.send(http.MethodGet, args[0], nil, "") {
+			select {
+			case <-s.ctx.Done():
+				s.fatalf("still %d: %s", s.resp.StatusCode, s.data)
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
 	case "header":
 		k, v, _ := strings.Cut(rest, ":")
 		s.header.Add(strings.TrimSpace(k), strings.TrimSpace(v))

@@ -1,0 +1,99 @@
+package servertest
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"net/netip"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+
+	"github.com/skiff-k8s/skiff/apiserver"
+	"github.com/skiff-k8s/skiff/apiserver/admission"
+	"github.com/skiff-k8s/skiff/apiserver/allocate"
+	"github.com/skiff-k8s/skiff/apiserver/authn"
+	"github.com/skiff-k8s/skiff/apiserver/authz"
+	"github.com/skiff-k8s/skiff/apiserver/binding"
+	"github.com/skiff-k8s/skiff/apiserver/bootstrap"
+	"github.com/skiff-k8s/skiff/apiserver/crd"
+	"github.com/skiff-k8s/skiff/apiserver/eviction"
+	"github.com/skiff-k8s/skiff/apiserver/reviews"
+	"github.com/skiff-k8s/skiff/apiserver/seams"
+)
+
+// AdminToken is the bearer token of a user in system:masters on a Full server, UserToken
+// that of one without any rights.
+const (
+	AdminToken = "admin"
+	UserToken  = "nobody"
+)
+
+// Admin is the configuration of a client with AdminToken.
+func (s *Server) Admin() *rest.Config {
+	c := s.Config()
+	c.BearerToken = AdminToken
+	return c
+}
+
+// Full starts a server as clusters have it: authentication, RBAC, admission, allocation,
+// the standard objects, custom resources. It returns once the standard objects are there.
+func Full(t testing.TB, change ...func(*apiserver.Config)) *Server {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := newBase(t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(err)
+	issuer, err := authn.NewIssuer(authn.IssuerConfig{Key: key, URL: "https://kubernetes.default.svc.cluster.local"})
+	must(err)
+	users, err := authn.New(authn.Config{Issuer: issuer, Caches: b.caches, Bootstrap: true, Anonymous: true, Tokens: map[string]user.Info{
+		AdminToken: &user.DefaultInfo{Name: "kubernetes-admin", Groups: []string{user.SystemPrivilegedGroup}},
+		UserToken:  &user.DefaultInfo{Name: "nobody"},
+	}})
+	must(err)
+	nodeRules, err := bootstrap.NodeRules()
+	must(err)
+	rights, err := authz.New(authz.Config{Caches: b.caches, NodeRules: nodeRules})
+	must(err)
+	allocator, err := allocate.New(allocate.Config{Caches: b.caches, Store: b.store})
+	must(err)
+	objects, err := bootstrap.New(bootstrap.Config{Caches: b.caches, Store: b.store,
+		ServiceCIDRs:     []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
+		AdvertiseAddress: netip.MustParseAddr("192.0.2.1"), Port: 6443})
+	must(err)
+	plugins, err := admission.New(admission.Config{Caches: b.caches, Authorizer: rights, Extra: []seams.Admission{rights.Escalation()}})
+	must(err)
+	endpoints, err := reviews.Endpoints(reviews.Config{Tokens: users, Audiences: users.Audiences(), Authorizer: rights, Rules: rights, Issuer: issuer, Caches: b.caches})
+	must(err)
+	endpoints = append(endpoints, binding.Endpoints(b.caches, clock.RealClock{})...)
+	endpoints = append(endpoints, eviction.Endpoint(b.caches, clock.RealClock{}))
+	s := b.serve(t, append([]func(*apiserver.Config){func(c *apiserver.Config) {
+		c.Authenticator, c.Authorizer, c.Admission, c.Endpoints = users, rights, plugins, endpoints
+		c.Hooks = []seams.Hooks{allocator.Hooks(), crd.Hooks(clock.RealClock{})}
+	}}, change...)...)
+	definitions, err := crd.New(crd.Config{Caches: b.caches, Registry: s.Registry()})
+	must(err)
+	run(t, rights, allocator, definitions)
+	run(t, objects)
+	k, err := kubernetes.NewForConfig(s.Admin())
+	must(err)
+	err = wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
+		_, err := k.CoreV1().Services(corev1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
+		return err == nil, nil
+	})
+	must(err)
+	return s
+}
