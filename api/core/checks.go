@@ -93,6 +93,14 @@ func immutable(value, old any, p *field.Path) field.ErrorList {
 	return apivalidation.ValidateImmutableField(value, old, p)
 }
 
+// amount checks no more of an amount than its sign.
+func amount(q resource.Quantity, p *field.Path) field.ErrorList {
+	if q.Value() < 0 {
+		return field.ErrorList{field.Invalid(p, q.Value(), "must be a valid resource quantity")}
+	}
+	return nil
+}
+
 // quantity checks an amount of a resource: never negative, and whole where the
 // resource is counted in units.
 func quantity(name v1.ResourceName, q resource.Quantity, p *field.Path) field.ErrorList {

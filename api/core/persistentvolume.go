@@ -154,9 +154,7 @@ func validatePersistentVolume(pv, old *v1.PersistentVolume) field.ErrorList {
 	}
 	for _, name := range sortedKeys(spec.Capacity) {
 		q, p := spec.Capacity[name], p.Child("capacity").Key(string(name))
-		if q.Value() < 0 {
-			errs = append(errs, field.Invalid(p, q.Value(), "must be a valid resource quantity"))
-		}
+		errs = append(errs, amount(q, p)...)
 		if q.Sign() <= 0 {
 			errs = append(errs, field.Invalid(p, q.String(), "must be greater than zero"))
 		}

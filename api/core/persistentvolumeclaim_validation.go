@@ -146,10 +146,7 @@ func validateClaimStatus(c *v1.PersistentVolumeClaim) field.ErrorList {
 	}
 	p := field.NewPath("status")
 	for _, name := range sortedKeys(c.Status.Capacity) {
-		q := c.Status.Capacity[name]
-		if q.Value() < 0 {
-			errs = append(errs, field.Invalid(p.Child("capacity").Key(string(name)), q.Value(), "must be a valid resource quantity"))
-		}
+		errs = append(errs, amount(c.Status.Capacity[name], p.Child("capacity").Key(string(name)))...)
 	}
 	for _, name := range sortedKeys(c.Status.AllocatedResourceStatuses) {
 		errs = append(errs, claimResourceName(name, p.Child("allocatedResourceStatuses"))...)
@@ -169,7 +166,12 @@ func validateClaimStatus(c *v1.PersistentVolumeClaim) field.ErrorList {
 			errs = append(errs, bad...)
 			continue
 		}
-		errs = append(errs, quantity(v1.ResourceStorage, c.Status.AllocatedResources[name], p.Child("allocatedResources").Key(string(name)))...)
+		q, p := c.Status.AllocatedResources[name], p.Child("allocatedResources").Key(string(name))
+		if bad := amount(q, p); len(bad) > 0 {
+			errs = append(errs, bad...)
+		} else {
+			errs = append(errs, quantity(v1.ResourceStorage, q, p)...)
+		}
 	}
 	return errs
 }
