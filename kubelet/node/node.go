@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/component-helpers/apimachinery/lease"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/skiff-k8s/skiff/kubelet/cri"
@@ -77,6 +78,7 @@ type Node struct {
 	alloc    corev1.ResourceList
 	info     corev1.NodeSystemInfo
 	kick     chan struct{}
+	look     chan struct{} // at the runtime
 	ready    chan struct{}
 	once     sync.Once
 
@@ -85,6 +87,7 @@ type Node struct {
 	conditions cri.Conditions
 	runtimeErr error
 	runtime    string // its name
+	podCIDR    string // as told to the runtime
 	lastWrite  time.Time
 	images     []corev1.ContainerImage
 	imagesAt   time.Time
@@ -98,7 +101,7 @@ func New(cfg Config) (*Node, error) {
 	if cfg.HeartbeatClient == nil {
 		cfg.HeartbeatClient = cfg.Client
 	}
-	n := &Node{cfg: cfg, kick: make(chan struct{}, 1), ready: make(chan struct{}), runtimeErr: fmt.Errorf("container runtime status check may not have completed yet")}
+	n := &Node{cfg: cfg, kick: make(chan struct{}, 1), look: make(chan struct{}, 1), ready: make(chan struct{}), runtimeErr: fmt.Errorf("container runtime status check may not have completed yet")}
 	var err error
 	if n.capacity, err = capacity(cfg); err != nil {
 		return nil, err
@@ -195,6 +198,7 @@ func (n *Node) watchRuntime(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
+		case <-n.look:
 		}
 		st, err := n.cfg.CRI.Status(ctx)
 		if ctx.Err() != nil {
@@ -214,7 +218,17 @@ func (n *Node) watchRuntime(ctx context.Context) {
 			n.runtime, n.info.ContainerRuntimeVersion = name, name+"://"+version
 		}
 		settled := err == nil && st.Runtime && st.Network
+		cidr := ""
+		if n.object != nil && err == nil && n.object.Spec.PodCIDR != n.podCIDR {
+			cidr = n.object.Spec.PodCIDR
+		}
 		n.mu.Unlock()
+		if cidr != "" {
+			if err := n.tellCIDR(ctx, cidr); err != nil {
+				n.cfg.Logger.Warn("tell the runtime the pods' network", "cidr", cidr, "error", err)
+				settled = false
+			}
+		}
 		if changed {
 			n.Kick()
 			if n.cfg.Changed != nil {
@@ -298,7 +312,26 @@ func (n *Node) tryRegister(ctx context.Context) error {
 func (n *Node) saw(o *corev1.Node) {
 	n.mu.Lock()
 	n.object = o
+	news := o.Spec.PodCIDR != "" && o.Spec.PodCIDR != n.podCIDR
 	n.mu.Unlock()
+	if news {
+		select {
+		case n.look <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// tellCIDR hands the range of pod addresses that the node was given to the runtime.
+func (n *Node) tellCIDR(ctx context.Context, cidr string) error {
+	_, err := n.cfg.CRI.Runtime.UpdateRuntimeConfig(ctx, &runtimeapi.UpdateRuntimeConfigRequest{RuntimeConfig: &runtimeapi.RuntimeConfig{NetworkConfig: &runtimeapi.NetworkConfig{PodCidr: cidr}}})
+	if err != nil && !cri.Unimplemented(err) {
+		return err
+	}
+	n.mu.Lock()
+	n.podCIDR = cidr
+	n.mu.Unlock()
+	return nil
 }
 
 // follow keeps Object current.
