@@ -72,7 +72,8 @@ func New(c Config) (seams.Chain, error) {
 		&topologyLabels{caches: c.Caches},
 		&podResize{caches: c.Caches},
 	)
-	return append(chain, c.Extra...), nil
+	chain = append(chain, c.Extra...)
+	return append(chain, newResourceQuota(c.Caches, c.Clock)), nil
 }
 
 // validating is embedded by plugins that change nothing.
