@@ -121,7 +121,9 @@ func (m *Manager) Run(ctx context.Context) error {
 		}
 		running[i] = c
 	}
-	m.cfg.Informers.Start(ctx.Done())
+	defer m.cfg.Informers.Shutdown()
+	defer cancel(nil)
+	m.cfg.Informers.StartWithContext(ctx)
 
 	var (
 		wg    sync.WaitGroup

@@ -50,22 +50,28 @@ func (l *Loop[K]) Run(ctx context.Context) error {
 	if !l.WaitSynced(ctx) {
 		return nil
 	}
+	// A worker lives as long as its key: dozens of loops are idle most of the time.
 	var wg sync.WaitGroup
-	for range max(1, l.Workers) {
+	defer wg.Wait()
+	free := make(chan struct{}, max(1, l.Workers))
+	for {
+		select {
+		case free <- struct{}{}:
+		case <-ctx.Done():
+			return nil
+		}
+		key, ok := l.Get(ctx)
+		if !ok {
+			return nil
+		}
 		wg.Go(func() {
-			for l.next(ctx) {
-			}
+			defer func() { <-free }()
+			l.work(ctx, key)
 		})
 	}
-	wg.Wait()
-	return nil
 }
 
-func (l *Loop[K]) next(ctx context.Context) bool {
-	key, ok := l.Get(ctx)
-	if !ok {
-		return false
-	}
+func (l *Loop[K]) work(ctx context.Context, key K) {
 	defer l.Done(key)
 	again, err := l.reconcile(ctx, key)
 	switch {
@@ -84,7 +90,6 @@ func (l *Loop[K]) next(ctx context.Context) bool {
 		l.logger.Log(ctx, level, "reconciling failed, it will be retried", "key", fmt.Sprint(key), "err", err)
 		l.AddRateLimited(key)
 	}
-	return true
 }
 
 // ErrStale says that the caches do not yet show what this controller wrote.
