@@ -11,6 +11,7 @@ import (
 type matcher struct {
 	r      *resource
 	prefix string // of keys: the namespace with its slash, or empty
+	suffix string // of keys: the slash and a name in any namespace, or empty
 	exact  string // the only key that matches, or empty
 	never  bool   // contradicting namespaces or names
 	labels labels.Selector
@@ -21,36 +22,31 @@ func newMatcher(r *resource, s Selection) *matcher {
 	m := &matcher{r: r}
 	ns, name := s.Namespace, s.Name
 	if s.Fields != nil && !s.Fields.Empty() {
-		m.fields = s.Fields
 		if v, ok := s.Fields.RequiresExactMatch("metadata.name"); ok {
-			m.never = m.never || name != "" && name != v
+			m.never = name != "" && name != v
 			name = v
 		}
-		if v, ok := s.Fields.RequiresExactMatch("metadata.namespace"); ok && r.api.Namespaced {
-			m.never = m.never || ns != "" && ns != v
+		if v, ok := s.Fields.RequiresExactMatch("metadata.namespace"); ok {
+			m.never = m.never || ns != "" && ns != v || !r.api.Namespaced && v != ""
 			ns = v
 		}
-		if onlyMetadata(s.Fields) && (ns != "" || !r.api.Namespaced) {
-			m.fields = nil // the key decides
+		if !onlyMetadata(s.Fields) {
+			m.fields = s.Fields
 		}
 	}
 	if s.Labels != nil && !s.Labels.Empty() {
 		m.labels = s.Labels
 	}
-	if !r.api.Namespaced {
+	switch {
+	case !r.api.Namespaced:
 		m.exact = name
-		return m
-	}
-	if ns == "" {
-		// A name alone in all namespaces: left to the field selector.
-		if name != "" && m.fields == nil {
-			m.fields = fields.OneTermEqualSelector("metadata.name", name)
+	case ns == "" && name != "":
+		m.suffix = "/" + name
+	case ns != "":
+		m.prefix = ns + "/"
+		if name != "" {
+			m.exact = m.prefix + name
 		}
-		return m
-	}
-	m.prefix = ns + "/"
-	if name != "" {
-		m.exact = m.prefix + name
 	}
 	return m
 }
@@ -76,18 +72,21 @@ func (m *matcher) scope(key string) bool {
 	case m.exact != "":
 		return key == m.exact
 	}
-	return strings.HasPrefix(key, m.prefix)
+	return strings.HasPrefix(key, m.prefix) && strings.HasSuffix(key, m.suffix)
 }
 
-// selects tells whether the matcher looks into objects.
-func (m *matcher) selects() bool { return m.labels != nil || m.fields != nil }
+// looks tells whether the matcher looks into objects.
+func (m *matcher) looks() bool { return m.labels != nil || m.fields != nil }
+
+// selects tells whether the matcher passes over objects within its range of keys.
+func (m *matcher) selects() bool { return m.looks() || m.suffix != "" || m.never }
 
 // match tells whether an object is selected; the error says that it cannot be decoded.
 func (m *matcher) match(e *entry) (bool, error) {
 	if !m.scope(e.key) {
 		return false, nil
 	}
-	if !m.selects() {
+	if !m.looks() {
 		return true, nil
 	}
 	f, err := e.decode()

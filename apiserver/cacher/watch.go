@@ -3,6 +3,7 @@ package cacher
 import (
 	"context"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -168,7 +169,7 @@ func (w *watcher) sendInitial(ctx context.Context, send func(Event) bool) bool {
 	ok := true
 	// Views are in memory: ascending one does not fail.
 	_ = v.ascend(ctx, max(w.match.prefix, w.match.exact), func(e *entry) bool {
-		if !w.match.scope(e.key) {
+		if !strings.HasPrefix(e.key, w.match.prefix) || w.match.exact != "" && e.key > w.match.exact {
 			return false
 		}
 		selected, err := w.match.match(e)

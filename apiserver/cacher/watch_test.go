@@ -108,6 +108,8 @@ func TestWatchScopes(t *testing.T) {
 		{"name", Selection{Namespace: "ns", Name: "b"}, "b"},
 		{"name by field", Selection{Namespace: "ns", Fields: fields.OneTermEqualSelector("metadata.name", "b")}, "b"},
 		{"name by field, everywhere", Selection{Fields: fields.OneTermEqualSelector("metadata.name", "other")}, "other"},
+		{"name everywhere, and node", Selection{Name: "b", Fields: fields.OneTermEqualSelector("spec.nodeName", "n2")}, "b"},
+		{"name everywhere, and another node", Selection{Name: "b", Fields: fields.OneTermEqualSelector("spec.nodeName", "n1")}, ""},
 		{"namespace by field", Selection{Fields: fields.OneTermEqualSelector("metadata.namespace", "elsewhere")}, "other"},
 		{"contradicting names", Selection{Namespace: "ns", Name: "a", Fields: fields.OneTermEqualSelector("metadata.name", "b")}, ""},
 		{"not this name", Selection{Namespace: "ns", Fields: fields.OneTermNotEqualSelector("metadata.name", "b")}, "a c"},

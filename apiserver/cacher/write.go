@@ -34,7 +34,7 @@ func (r *resource) Create(ctx context.Context, obj runtime.Object, ttl time.Dura
 	case errors.As(err, &exists):
 		return nil, apierrors.NewAlreadyExists(r.api.GR(), o.GetName())
 	case err != nil:
-		return nil, statusOf(fmt.Errorf("create %s: %w", r.prefix+key, err))
+		return nil, statusOf(err)
 	}
 	return r.published(key, rev, raw).checked()
 }
@@ -83,7 +83,7 @@ func (t *target) refresh(ctx context.Context) (changed bool, err error) {
 		t.cur, t.fresh = nil, true
 		return changed, nil
 	case err != nil:
-		return false, statusOf(fmt.Errorf("get %s: %w", t.r.prefix+t.key, err))
+		return false, statusOf(err)
 	}
 	return t.take(kv), nil
 }
@@ -170,7 +170,7 @@ func (r *resource) Update(ctx context.Context, namespace, name string, createIfM
 			return r.published(t.key, rev, raw).checked()
 		}
 		if !t.conflict(err) {
-			return nil, statusOf(fmt.Errorf("update %s: %w", r.prefix+t.key, err))
+			return nil, statusOf(err)
 		}
 	}
 }
@@ -243,7 +243,7 @@ func (r *resource) Delete(ctx context.Context, namespace, name string, pre Preco
 			return t.cur.at(rev), nil
 		}
 		if !t.conflict(err) {
-			return nil, statusOf(fmt.Errorf("delete %s: %w", r.prefix+t.key, err))
+			return nil, statusOf(err)
 		}
 	}
 }
