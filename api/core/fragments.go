@@ -2,6 +2,7 @@ package core
 
 import (
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -13,3 +14,13 @@ func ValidateTolerations(tolerations []v1.Toleration, p *field.Path) field.Error
 
 // DefaultResourceList rounds amounts up to what is stored, as in a pod.
 func DefaultResourceList(list v1.ResourceList) { roundUp(list) }
+
+// ValidateNodeSelector validates a selector of nodes outside of pods and volumes.
+func ValidateNodeSelector(s *v1.NodeSelector, p *field.Path) field.ErrorList {
+	return validateNodeSelector(s, p, false)
+}
+
+// ValidateTemplateMeta validates the metadata of a template: labels and annotations.
+func ValidateTemplateMeta(m *metav1.ObjectMeta, p *field.Path) field.ErrorList {
+	return validateTemplateMeta(m, p)
+}
