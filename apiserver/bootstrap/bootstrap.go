@@ -52,10 +52,9 @@ type Config struct {
 // Bootstrap is a component: ready after its first pass, at work until stopped.
 type Bootstrap struct {
 	Config
-	aggregator *Aggregator
-	endpoints  *endpoints
-	ready      chan struct{}
-	once       sync.Once
+	endpoints *endpoints
+	ready     chan struct{}
+	once      sync.Once
 }
 
 // New builds a Bootstrap.
@@ -77,11 +76,7 @@ func New(c Config) (*Bootstrap, error) {
 	if c.Clock == nil {
 		c.Clock = clock.RealClock{}
 	}
-	agg, err := NewAggregator(c.Caches, c.Log)
-	if err != nil {
-		return nil, err
-	}
-	b := &Bootstrap{Config: c, aggregator: agg, ready: make(chan struct{})}
+	b := &Bootstrap{Config: c, ready: make(chan struct{})}
 	b.endpoints = &endpoints{b: b}
 	return b, nil
 }
@@ -122,23 +117,18 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	}
 	b.once.Do(func() { close(b.ready) })
 
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return b.aggregator.Run(ctx) })
-	g.Go(func() error {
-		tick := b.Clock.NewTicker(heartbeat)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return b.endpoints.leave(context.WithoutCancel(ctx))
-			case <-tick.C():
-			}
-			if err := b.keep(ctx); err != nil && ctx.Err() == nil {
-				b.Log.Warn("keep the cluster's standard objects", "err", err)
-			}
+	tick := b.Clock.NewTicker(heartbeat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return b.endpoints.leave(context.WithoutCancel(ctx))
+		case <-tick.C():
 		}
-	})
-	return g.Wait()
+		if err := b.keep(ctx); err != nil && ctx.Err() == nil {
+			b.Log.Warn("keep the cluster's standard objects", "err", err)
+		}
+	}
 }
 
 // keep is what a heartbeat does: cheap reads from the cache, and one write.

@@ -1,12 +1,10 @@
 package bootstrap
 
 import (
-	"context"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -19,6 +17,8 @@ import (
 	"github.com/skiff-k8s/skiff/apiserver/lookup"
 	"github.com/skiff-k8s/skiff/apiserver/lookup/lookuptest"
 )
+
+var clusterRoles = schema.GroupResource{Group: rbacv1.GroupName, Resource: "clusterroles"}
 
 func newCaches(t testing.TB) *lookuptest.Caches {
 	c := lookuptest.New(t)
@@ -142,55 +142,6 @@ func TestReconcile(t *testing.T) {
 	crb := schema.GroupResource{Group: rbacv1.GroupName, Resource: "clusterrolebindings"}
 	if b, err := lookup.Fresh[*rbacv1.ClusterRoleBinding](ctx, c, crb, "", "system:basic-user"); err != nil || b.RoleRef.Name != "system:basic-user" || len(b.Subjects) != 2 {
 		t.Errorf("binding to the wrong role is %+v, %v", b, err)
-	}
-}
-
-func TestAggregator(t *testing.T) {
-	rule := func(resource string) []rbacv1.PolicyRule {
-		return []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{resource}}}
-	}
-	gather := &rbacv1.ClusterRole{
-		ObjectMeta:      metav1.ObjectMeta{Name: "all"},
-		AggregationRule: &rbacv1.AggregationRule{ClusterRoleSelectors: []metav1.LabelSelector{{MatchLabels: map[string]string{"in": "1"}}}},
-		Rules:           rule("stale"),
-	}
-	part := func(name string) *rbacv1.ClusterRole {
-		return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"in": "1"}}, Rules: rule(name)}
-	}
-	c := lookuptest.New(t, gather, part("a"))
-	a, err := NewAggregator(c, newBootstrap(t, newCaches(t), "192.0.2.1").Log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- a.Run(ctx) }()
-	want := func(resources ...string) {
-		t.Helper()
-		var got []string
-		for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-			r, err := lookup.Fresh[*rbacv1.ClusterRole](t.Context(), c, clusterRoles, "", "all")
-			if err != nil {
-				t.Fatal(err)
-			}
-			got = nil
-			for _, rule := range r.Rules {
-				got = append(got, rule.Resources...)
-			}
-			if slices.Equal(got, resources) {
-				return
-			}
-		}
-		t.Fatalf("gathered %v, want %v", got, resources)
-	}
-	want("a")
-	c.Create(part("b"))
-	want("a", "b")
-	c.Delete(part("a"))
-	want("b")
-	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
 	}
 }
 
