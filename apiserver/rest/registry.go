@@ -158,9 +158,9 @@ func (g *Registry) put(t *routes, gr schema.GroupResource, versions []*seams.Ser
 	}
 	for _, r := range old {
 		delete(t.resources, r.gvr)
-		if len(versions) == 0 {
-			close(r.gone)
-		}
+	}
+	if len(old) > 0 && len(versions) == 0 {
+		close(old[0].gone) // all versions share it
 	}
 	if len(rs) == 0 {
 		delete(t.groups, gr)
