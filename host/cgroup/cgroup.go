@@ -47,7 +47,7 @@ type Tree struct {
 
 // controllers are those whose groups a kubelet makes and removes; the runtime
 // makes children in more of them, which Remove takes away as well.
-var controllers = []string{"cpu", "cpuacct", "memory", "pids", "cpuset", "blkio", "devices", "freezer", "hugetlb", "net_cls", "net_prio", "perf_event", "rdma", "misc", "systemd"}
+var controllers = []string{"cpu", "cpuacct", "memory", "pids", "cpuset", "blkio", "devices", "freezer", "hugetlb", "net_cls", "net_prio", "perf_event", "rdma", "misc", "systemd", "unified"}
 
 // limited are those in which limits are set.
 var limited = []string{"cpu", "cpuacct", "memory", "pids"}

@@ -154,6 +154,12 @@ func (m *Manager) watchRuntime(ctx context.Context) {
 
 // relistRuntime compares all that the runtime has with the last time.
 func (m *Manager) relistRuntime(ctx context.Context) error {
+	m.mu.Lock()
+	known := make(map[types.UID]bool, len(m.workers))
+	for uid := range m.workers {
+		known[uid] = true
+	}
+	m.mu.Unlock()
 	pods, err := m.cfg.CRI.Pods(ctx)
 	if err != nil {
 		return err
@@ -166,7 +172,8 @@ func (m *Manager) relistRuntime(ctx context.Context) error {
 			if next[uid] != m.seen[uid] {
 				w.kick()
 			}
-		} else if m.apiReady && m.fileDone {
+		} else if m.apiReady && m.fileDone && !known[uid] {
+			// One that was known ended while the list was made.
 			m.log.Info("ending pod that should not run", "pod", p.Namespace+"/"+p.Name, "uid", uid)
 			m.worker(orphanPod(p)).remove()
 		}
