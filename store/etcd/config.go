@@ -125,7 +125,6 @@ func serverConfig(c Config, lg *zap.Logger) (config.ServerConfig, error) {
 		V2Deprecation:        config.V2DeprDefault,
 
 		AutoCompactionMode: "periodic", // with no retention: compaction is ours
-		AuthToken:          "simple",
 		BcryptCost:         10,
 		TokenTTL:           300,
 

@@ -28,6 +28,7 @@ var meant = map[string]string{
 	"HostWhitelist":          "no HTTP front end",
 	"EnableGRPCGateway":      "no HTTP front end",
 	"MaxConcurrentStreams":   "no gRPC front end",
+	"AuthToken":              "no users of etcd: its callers are in the process",
 	"Logger":                 "etcd's messages go to slog",
 	"ServerFeatureGate":      "compared gate by gate below",
 	"DiscoveryCfg":           "the members are known",

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"log/slog"
+	"os"
 	"testing"
 
 	"github.com/skiff-k8s/skiff/store"
@@ -12,6 +13,10 @@ import (
 // run starts a member and returns what stops it.
 func run(t testing.TB, c Config) (*Server, func() error) {
 	t.Helper()
+	// Directories of tests are open to all, which etcd would remark on.
+	if err := os.Chmod(c.DataDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}

@@ -42,7 +42,18 @@ func (c *slogCore) With(fields []zapcore.Field) zapcore.Core {
 	return &slogCore{log: slog.New(c.log.Handler().WithAttrs(attrs(fields)))}
 }
 
+// transient are complaints that etcd repeats every few seconds until their cause is
+// gone, which for these is a member that has just started, or is stopping.
+var transient = map[string]bool{
+	"Failed to detect schema version":  true,
+	"failed to update storage version": true,
+	"failed to update cluster version": true,
+}
+
 func (c *slogCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if transient[e.Message] {
+		e.Level = zapcore.InfoLevel
+	}
 	if c.Enabled(e.Level) {
 		return ce.AddCore(e, c)
 	}

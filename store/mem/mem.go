@@ -56,9 +56,9 @@ type Store struct {
 	keys      []string // sorted
 	byKey     map[string]*history
 	expiring  map[string]*history // those with a TTL
-	log       []store.Event // every event after the compacted revision, in order
-	changed   chan struct{} // closed and replaced at each change
-	deadlines chan struct{} // tells Run that the nearest deadline may have moved
+	log       []store.Event       // every event after the compacted revision, in order
+	changed   chan struct{}       // closed and replaced at each change
+	deadlines chan struct{}       // tells Run that the nearest deadline may have moved
 }
 
 var _ store.Store = (*Store)(nil)
