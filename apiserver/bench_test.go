@@ -1,7 +1,10 @@
 package apiserver_test
 
 import (
+	"context"
+	"crypto/tls"
 	"fmt"
+	"net"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,13 +16,14 @@ import (
 
 	"k8s.io/client-go/kubernetes/scheme"
 
+	"github.com/skiff-k8s/skiff/apiserver"
 	"github.com/skiff-k8s/skiff/apiserver/servertest"
 )
 
 // benchmark is a server with a namespace and an in-process client.
-func benchmark(b *testing.B) (*servertest.Server, kubernetes.Interface) {
+func benchmark(b *testing.B, change ...func(*apiserver.Config)) (*servertest.Server, kubernetes.Interface) {
 	b.Helper()
-	s := servertest.New(b)
+	s := servertest.New(b, change...)
 	k, err := kubernetes.NewForConfig(&rest.Config{Host: "http://skiff.local", Transport: s.Transport(&user.DefaultInfo{Name: "bench"}), QPS: -1,
 		ContentConfig: rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf", AcceptContentTypes: "application/vnd.kubernetes.protobuf"}})
 	if err != nil {
@@ -81,26 +85,41 @@ func BenchmarkPatchStatus(b *testing.B) {
 }
 
 func BenchmarkListPods(b *testing.B) {
-	s, k := benchmark(b)
+	certificate, ca := pair(b)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	s, k := benchmark(b, func(c *apiserver.Config) {
+		c.Listener, c.TLS = ln, &tls.Config{Certificates: []tls.Certificate{certificate}}
+	})
+	ctx, cancel := context.WithCancel(b.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	defer func() { cancel(); <-done }()
 	for i := range 1000 {
 		if _, err := k.CoreV1().Pods("default").Create(b.Context(), benchPod(fmt.Sprintf("p%d", i)), metav1.CreateOptions{}); err != nil {
 			b.Fatal(err)
 		}
 	}
 	for _, media := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
-		b.Run(media, func(b *testing.B) {
-			c := s.Config()
-			c.GroupVersion, c.NegotiatedSerializer = &corev1.SchemeGroupVersion, scheme.Codecs.WithoutConversion()
-			r, err := rest.UnversionedRESTClientFor(c)
-			if err != nil {
-				b.Fatal(err)
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := r.Get().AbsPath("/api/v1/pods").SetHeader("Accept", media).DoRaw(b.Context()); err != nil {
+		for _, gzip := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%s/gzip=%v", media, gzip), func(b *testing.B) {
+				c := &rest.Config{Host: "https://" + ln.Addr().String(), TLSClientConfig: rest.TLSClientConfig{CAData: ca}, QPS: -1, DisableCompression: !gzip}
+				c.GroupVersion, c.NegotiatedSerializer = &corev1.SchemeGroupVersion, scheme.Codecs.WithoutConversion()
+				r, err := rest.UnversionedRESTClientFor(c)
+				if err != nil {
 					b.Fatal(err)
 				}
-			}
-		})
+				b.ReportAllocs()
+				for b.Loop() {
+					raw, err := r.Get().AbsPath("/api/v1/pods").SetHeader("Accept", media).DoRaw(b.Context())
+					if err != nil {
+						b.Fatal(err)
+					}
+					b.SetBytes(int64(len(raw)))
+				}
+			})
+		}
 	}
 }

@@ -37,7 +37,7 @@ import (
 )
 
 // pair is a self-signed certificate for 127.0.0.1.
-func pair(t *testing.T) (tls.Certificate, []byte) {
+func pair(t testing.TB) (tls.Certificate, []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

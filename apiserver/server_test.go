@@ -2,10 +2,13 @@ package apiserver_test
 
 import (
 	"context"
+	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 
 	"github.com/skiff-k8s/skiff/apiserver/servertest"
 )
@@ -298,5 +302,61 @@ func TestInformer(t *testing.T) {
 			cancel()
 			f.Shutdown()
 		})
+	}
+}
+
+// TestConcurrentUpdates: no update is lost, whichever way it comes.
+func TestConcurrentUpdates(t *testing.T) {
+	s := servertest.New(t)
+	k := clients(t, s)["protobuf"]
+	ctx := t.Context()
+	namespace(t, k, "default")
+	if _, err := k.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Data: map[string]string{"n": "0"}}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	const workers, each = 8, 20
+	var g errgroup.Group
+	for i := range workers {
+		g.Go(func() error {
+			for j := range each {
+				err := retry.OnError(retry.DefaultBackoff, apierrors.IsConflict, func() error {
+					for {
+						cm, err := k.CoreV1().ConfigMaps("default").Get(ctx, "a", metav1.GetOptions{})
+						if err != nil {
+							return err
+						}
+						n, err := strconv.Atoi(cm.Data["n"])
+						if err != nil {
+							return err
+						}
+						cm.Data["n"] = strconv.Itoa(n + 1)
+						if _, err = k.CoreV1().ConfigMaps("default").Update(ctx, cm, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
+							return err
+						}
+					}
+				})
+				if err != nil {
+					return err
+				}
+				// A patch of its own field never conflicts.
+				body := fmt.Appendf(nil, `{"data":{"w%d":"%d"}}`, i, j)
+				if _, err := k.CoreV1().ConfigMaps("default").Patch(ctx, "a", types.MergePatchType, body, metav1.PatchOptions{}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	cm, err := k.CoreV1().ConfigMaps("default").Get(ctx, "a", metav1.GetOptions{})
+	if err != nil || cm.Data["n"] != strconv.Itoa(workers*each) {
+		t.Fatalf("%v %v", cm.Data, err)
+	}
+	for i := range workers {
+		if got := cm.Data[fmt.Sprintf("w%d", i)]; got != strconv.Itoa(each-1) {
+			t.Errorf("worker %d's field is %s", i, got)
+		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// jsonList frames encoded items as apimachinery would encode the list. Keys of custom
+// jsonList frames items, encoded but for their opening brace, as apimachinery would encode the list. Keys of custom
 // lists are sorted, as those of maps are.
 func jsonList(kind schema.GroupVersionKind, lm metav1.ListMeta, items [][]byte, custom bool) ([][]byte, error) {
 	m, err := json.Marshal(lm)
@@ -29,14 +29,15 @@ func jsonList(kind schema.GroupVersionKind, lm metav1.ListMeta, items [][]byte, 
 	parts = append(parts, head)
 	for i, it := range items {
 		if i > 0 {
-			parts = append(parts, comma)
+			parts = append(parts, nextItem, it)
+		} else {
+			parts = append(parts, firstItem, it)
 		}
-		parts = append(parts, it)
 	}
 	return append(parts, tail), nil
 }
 
-var comma = []byte(",")
+var firstItem, nextItem = []byte("{"), []byte(",{")
 
 // customListMeta has its keys sorted; continue and resourceVersion are always there.
 func customListMeta(lm metav1.ListMeta) []byte {

@@ -179,7 +179,8 @@ func (c *call) writeList(l *cacher.List) error {
 	return c.writeJSON(http.StatusOK, concat(parts...))
 }
 
-// item is the encoding of a list's item: built-in kinds carry no kind and apiVersion there.
+// item is the encoding of a list's item, JSON without its opening brace: built-in kinds
+// carry no kind and apiVersion there.
 func (c *call) item(o cacher.Object) ([]byte, error) {
 	if c.r.FromStored != nil {
 		obj, err := c.r.seen(o)
@@ -205,20 +206,16 @@ func (c *call) item(o cacher.Object) ([]byte, error) {
 	return c.bare(b), nil
 }
 
-// bare strips kind and apiVersion, which built-in kinds encode first.
+// bare is an encoded object from behind its opening brace, and for built-in kinds
+// behind kind and apiVersion, which they encode first.
 func (c *call) bare(b []byte) []byte {
 	if c.r.custom {
-		return b
+		return b[1:]
 	}
-	prefix := c.r.typePrefix()
-	if rest, ok := bytes.CutPrefix(b, prefix); ok {
-		return concat([]byte("{"), rest)
+	if rest, ok := bytes.CutPrefix(b, c.r.prefix); ok {
+		return rest
 	}
-	return b
-}
-
-func (r *resource) typePrefix() []byte {
-	return fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,`, r.Kind, r.gvk.GroupVersion().String())
+	return b[1:]
 }
 
 func (r *resource) seenAll(items []cacher.Object) ([]runtime.Object, error) {

@@ -151,9 +151,6 @@ func (g *Registry) put(t *routes, gr schema.GroupResource, versions []*seams.Ser
 		if s.GR() != gr {
 			return fmt.Errorf("serving %s: version %s is of %s", gr, s.Version, s.GR())
 		}
-		if _, ok := t.resources[s.GVR()]; ok && !has(old, s.Version) {
-			return fmt.Errorf("serving %s: version %s is served already", gr, s.Version)
-		}
 		rs = append(rs, g.newResource(s))
 	}
 	for _, r := range old {
@@ -191,15 +188,6 @@ func (g *Registry) put(t *routes, gr schema.GroupResource, versions []*seams.Ser
 	}
 	t.groups[gr] = rs
 	return nil
-}
-
-func has(rs []*resource, v string) bool {
-	for _, r := range rs {
-		if r.Version == v {
-			return true
-		}
-	}
-	return false
 }
 
 func (t *routes) clone() *routes {

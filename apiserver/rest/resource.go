@@ -31,7 +31,8 @@ type resource struct {
 	gvr schema.GroupVersionResource
 	gr  schema.GroupResource
 
-	custom    bool // objects are unstructured
+	custom    bool   // objects are unstructured
+	prefix    []byte // what every encoded object of a built-in kind begins with
 	views     map[string]*view
 	endpoints map[string]*seams.Endpoint
 	hooks     []*seams.Hooks
@@ -50,7 +51,8 @@ type view struct {
 
 func (g *Registry) newResource(s *seams.Served) *resource {
 	r := &resource{Served: s, g: g, gvk: s.GVK(), gvr: s.GVR(), gr: s.GR(),
-		views: map[string]*view{}, endpoints: map[string]*seams.Endpoint{}}
+		prefix: fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,`, s.Kind, s.GVK().GroupVersion().String()),
+		views:  map[string]*view{}, endpoints: map[string]*seams.Endpoint{}}
 	if s.New != nil {
 		_, r.custom = s.New().(*unstructured.Unstructured)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -136,22 +137,51 @@ func (c *call) write(code int, parts ...[]byte) {
 		c.w.WriteHeader(code)
 		z := gzips.Get().(*gzip.Writer)
 		z.Reset(c.w)
-		for _, p := range parts {
-			if _, err := z.Write(p); err != nil {
-				break // the client went away
-			}
-		}
+		_ = gather(z, parts) // it fails when the client went away
 		_ = z.Close()
 		gzips.Put(z)
 		return
 	}
 	h.Set("Content-Length", strconv.Itoa(size))
 	c.w.WriteHeader(code)
-	for _, p := range parts {
-		if _, err := c.w.Write(p); err != nil {
-			return // the client went away
-		}
+	_ = gather(c.w, parts) // it fails when the client went away
+}
+
+// chunk is what small parts are gathered into: net/http makes a frame of each write
+// that its small buffer does not take.
+const chunk = 64 << 10
+
+var chunks = sync.Pool{New: func() any { b := make([]byte, 0, chunk); return &b }}
+
+// gather writes parts in few and large writes.
+func gather(w io.Writer, parts [][]byte) error {
+	if len(parts) == 1 {
+		_, err := w.Write(parts[0])
+		return err
 	}
+	buf := chunks.Get().(*[]byte)
+	defer func() { *buf = (*buf)[:0]; chunks.Put(buf) }()
+	for _, p := range parts {
+		if len(*buf)+len(p) <= chunk {
+			*buf = append(*buf, p...)
+			continue
+		}
+		if len(*buf) > 0 {
+			if _, err := w.Write(*buf); err != nil {
+				return err
+			}
+			*buf = (*buf)[:0]
+		}
+		if len(p) > chunk {
+			if _, err := w.Write(p); err != nil {
+				return err
+			}
+			continue
+		}
+		*buf = append(*buf, p...)
+	}
+	_, err := w.Write(*buf)
+	return err
 }
 
 func acceptsGzip(req *http.Request) bool {

@@ -33,7 +33,8 @@ type Attributes struct {
 	Object runtime.Object
 	// OldObject is the stored object on Update and Delete. It is shared: never change it.
 	OldObject runtime.Object
-	// Options is *metav1.CreateOptions, *metav1.UpdateOptions, *metav1.PatchOptions or *metav1.DeleteOptions; nil for Connect.
+	// Options is *metav1.CreateOptions, *metav1.UpdateOptions (patches too) or
+	// *metav1.DeleteOptions; nil for Connect.
 	Options runtime.Object
 	User    user.Info
 	DryRun  bool

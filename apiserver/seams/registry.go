@@ -38,8 +38,7 @@ type Served struct {
 // follow at once. Safe for concurrent use.
 type Registry interface {
 	// Replace sets what is served for a group and plural to exactly these versions
-	// (none: removed; running watches of what is gone end). Names that clash with
-	// another resource are an error.
+	// (none: removed; running watches of what is gone end).
 	Replace(gr schema.GroupResource, versions ...*Served) error
 	// Served returns the current versions of a resource, most preferred first.
 	Served(gr schema.GroupResource) []*Served
