@@ -51,6 +51,7 @@ import (
 	"github.com/skiff-k8s/skiff/api/node"
 	"github.com/skiff-k8s/skiff/api/policy"
 	"github.com/skiff-k8s/skiff/api/rbac"
+	"github.com/skiff-k8s/skiff/api/resource"
 	"github.com/skiff-k8s/skiff/api/scheduling"
 	"github.com/skiff-k8s/skiff/api/storage"
 )
@@ -77,6 +78,7 @@ func Resources() []*api.Resource {
 		node.Resources,
 		policy.Resources,
 		rbac.Resources,
+		resource.Resources,
 		scheduling.Resources,
 		storage.Resources,
 	} {
