@@ -62,7 +62,9 @@ func FuzzDecodeDelete(f *testing.F) {
 
 // TestCollectorFinalizers: propagation becomes the garbage collector's finalizers.
 func TestCollectorFinalizers(t *testing.T) {
-	policy := func(p metav1.DeletionPropagation) *metav1.DeleteOptions { return &metav1.DeleteOptions{PropagationPolicy: &p} }
+	policy := func(p metav1.DeletionPropagation) *metav1.DeleteOptions {
+		return &metav1.DeleteOptions{PropagationPolicy: &p}
+	}
 	yes, no := true, false
 	for _, c := range []struct {
 		have      []string
