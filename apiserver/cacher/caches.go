@@ -210,7 +210,7 @@ func (s *Caches) Run(ctx context.Context) error {
 		r.resume()
 	}
 
-	s.spawn(func(ctx context.Context) { s.mutations.run(ctx, s) })
+	s.spawn(s.upkeep)
 	s.runFeed(ctx)
 
 	s.mu.Lock()
@@ -226,6 +226,39 @@ func (s *Caches) Run(ctx context.Context) error {
 	s.confirm.wait()
 	s.wg.Wait()
 	return nil
+}
+
+// upkeepEvery is how often the caches look after themselves.
+const upkeepEvery = time.Minute
+
+// upkeep does what no request does: it lets go of history that has become old, keeps
+// the feed's revision near the store's, so that a broken watch can be opened again there
+// although nothing under the prefix changes, and checks the sample of shared objects.
+func (s *Caches) upkeep(ctx context.Context) {
+	t := s.cfg.Clock.NewTicker(upkeepEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C():
+		case <-ctx.Done():
+			s.mutations.verifyAll()
+			return
+		}
+		s.mu.Lock()
+		all := make([]*resource, 0, len(s.byKey))
+		for _, r := range s.byKey {
+			all = append(all, r)
+		}
+		s.mu.Unlock()
+		now := s.cfg.Clock.Now()
+		for _, r := range all {
+			r.mu.Lock()
+			r.history.trim(now)
+			r.mu.Unlock()
+		}
+		s.feed.requestProgress(ctx)
+		s.mutations.verifyAll()
+	}
 }
 
 // spawn runs f until the context it gets ends; false when nothing runs now.

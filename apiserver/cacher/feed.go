@@ -78,13 +78,7 @@ func (f *feed) wait(ctx context.Context, rev int64) error {
 	t := time.NewTicker(progressEvery)
 	defer t.Stop()
 	for {
-		f.mu.Lock()
-		watcher := f.watcher
-		f.mu.Unlock()
-		if watcher != nil {
-			// A watch that failed is replaced by the feed; the request is then repeated.
-			_ = watcher.RequestProgress(ctx)
-		}
+		f.requestProgress(ctx)
 		select {
 		case <-w.done:
 			return nil
@@ -93,6 +87,16 @@ func (f *feed) wait(ctx context.Context, rev int64) error {
 			return ctx.Err()
 		case <-t.C:
 		}
+	}
+}
+
+func (f *feed) requestProgress(ctx context.Context) {
+	f.mu.Lock()
+	w := f.watcher
+	f.mu.Unlock()
+	if w != nil {
+		// A watch that failed is replaced by the feed, and whoever needs progress asks again.
+		_ = w.RequestProgress(ctx)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
+	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/skiff-k8s/skiff/store"
 	"github.com/skiff-k8s/skiff/store/mem"
@@ -302,5 +303,34 @@ func TestWatchResumesAfterRestart(t *testing.T) {
 	again.pods = again.cache(t, "pods")
 	if e := next(t, open(t, again, WatchOptions{ResourceVersion: fmt.Sprint(a.Revision())})); !apierrors.IsResourceExpired(e.Err) {
 		t.Errorf("watch from a compacted revision: %v %v, want 410", e.Type, e.Err)
+	}
+}
+
+// In a quiet cluster old history goes, and the revision follows the store's all the same.
+func TestUpkeep(t *testing.T) {
+	clk := testclock.NewFakeClock(time.Now())
+	w := start(t, func(c *Config) { c.Clock = clk })
+	w.create(t, pod("ns", "a"))
+	for i := range 2 * historyMin {
+		w.relabel(t, "ns", "a", fmt.Sprint(i))
+	}
+	w.consistent(t)
+	rev, err := w.store.Create(t.Context(), "/elsewhere", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for clk.HasWaiters() && w.set.feed.revision() < rev {
+		clk.Step(upkeepEvery)
+		time.Sleep(time.Millisecond)
+	}
+	clk.Step(historyAge)
+	kept := func() int {
+		w.pods.mu.Lock()
+		defer w.pods.mu.Unlock()
+		return len(w.pods.history.changes)
+	}
+	for kept() > historyMin {
+		clk.Step(upkeepEvery)
+		time.Sleep(time.Millisecond)
 	}
 }

@@ -52,11 +52,16 @@ func (h *history) end() int64 { return h.first + int64(len(h.changes)) }
 func (h *history) add(c *change) {
 	h.changes = append(h.changes, c)
 	h.bytes += c.cost
+	h.trim(c.when)
+}
+
+// trim drops what is beyond the limits now. The newest change stays.
+func (h *history) trim(now time.Time) {
 	n := 0
 	for n < len(h.changes)-1 {
 		old := h.changes[n]
 		full := h.bytes > h.limit
-		aged := len(h.changes)-n > historyMin && c.when.Sub(old.when) > historyAge
+		aged := len(h.changes)-n > historyMin && now.Sub(old.when) > historyAge
 		// A revision goes as a whole.
 		if !full && !aged && (n == 0 || old.rev != h.after) {
 			break

@@ -2,7 +2,6 @@ package cacher
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -10,7 +9,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -38,7 +36,6 @@ type sample struct {
 const (
 	mutationEvery   = 64
 	mutationSamples = 64
-	mutationRound   = time.Minute
 )
 
 // observe takes obj, which nobody else has yet, as a sample now and then.
@@ -58,21 +55,7 @@ func (m *mutations) observe(e *entry, obj runtime.Object) {
 	m.verify(old)
 }
 
-// run checks the samples again and again until ctx ends, and once more then.
-func (m *mutations) run(ctx context.Context, s *Caches) {
-	t := s.cfg.Clock.NewTicker(mutationRound)
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C():
-		case <-ctx.Done():
-			m.verifyAll()
-			return
-		}
-		m.verifyAll()
-	}
-}
-
+// verifyAll checks the samples.
 func (m *mutations) verifyAll() {
 	m.mu.Lock()
 	samples := m.samples
