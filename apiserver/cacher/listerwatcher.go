@@ -29,8 +29,9 @@ func (l *sharedList) DeepCopyObject() runtime.Object {
 	return &c
 }
 
-// listerWatcher lets informers in this process read the cache's own objects.
-type listerWatcher struct{ r *resource }
+// listerWatcher lets informers in this process read the cache's own objects. It
+// outlives its resource: a CustomResourceDefinition that changes gets a new cache.
+type listerWatcher struct{ first *resource }
 
 var (
 	_ cache.ListerWatcher            = listerWatcher{}
@@ -41,6 +42,19 @@ var (
 func (r *resource) ListerWatcher() cache.ListerWatcherWithContext {
 	r.pinned.Store(true)
 	return listerWatcher{r}
+}
+
+// resource is the one that serves now.
+func (lw listerWatcher) resource() *resource {
+	s := lw.first.caches
+	s.mu.Lock()
+	r := s.byPath[lw.first.api.StoragePath]
+	s.mu.Unlock()
+	if r == nil {
+		return lw.first // removed: it says so itself
+	}
+	r.pinned.Store(true)
+	return r
 }
 
 // IsWatchListSemanticsUnSupported tells reflectors to list: here that costs nothing.
@@ -67,7 +81,7 @@ func (lw listerWatcher) ListWithContext(ctx context.Context, o metav1.ListOption
 	if err != nil {
 		return nil, err
 	}
-	l, err := lw.r.List(ctx, ListOptions{
+	l, err := lw.resource().List(ctx, ListOptions{
 		Selection:            sel,
 		ResourceVersion:      o.ResourceVersion,
 		ResourceVersionMatch: o.ResourceVersionMatch,
@@ -100,7 +114,8 @@ func (lw listerWatcher) WatchWithContext(ctx context.Context, o metav1.ListOptio
 	if err != nil {
 		return nil, err
 	}
-	w, err := lw.r.Watch(ctx, WatchOptions{
+	r := lw.resource()
+	w, err := r.Watch(ctx, WatchOptions{
 		Selection:         sel,
 		ResourceVersion:   o.ResourceVersion,
 		Bookmarks:         o.AllowWatchBookmarks,
@@ -109,7 +124,7 @@ func (lw listerWatcher) WatchWithContext(ctx context.Context, o metav1.ListOptio
 	if err != nil {
 		return nil, err
 	}
-	a := &objectWatch{r: lw.r, w: w, out: make(chan watch.Event), done: make(chan struct{})}
+	a := &objectWatch{r: r, w: w, out: make(chan watch.Event), done: make(chan struct{})}
 	go a.run()
 	return a, nil
 }

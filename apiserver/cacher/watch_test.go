@@ -279,8 +279,18 @@ func TestRemoveEndsWatches(t *testing.T) {
 	if err := w.set.Add("pods", podResource()); err != nil {
 		t.Fatal(err)
 	}
+	old := w.pods
 	w.pods = w.cache(t, "pods")
 	w.create(t, pod("ns", "a"))
+	w.consistent(t)
+	// An informer that began with the old cache goes on with the new one.
+	l, err := old.ListerWatcher().ListWithContext(t.Context(), listEverything)
+	if err != nil || len(l.(*sharedList).Items) != 1 {
+		t.Errorf("list through the old cache: %v, %v", l, err)
+	}
+	if _, err := old.Get(t.Context(), "ns", "a", "0"); !apierrors.IsTooManyRequests(err) {
+		t.Errorf("get from the old cache: %v, want 429", err)
+	}
 }
 
 // An object that cannot be decoded fails what needs it, and nothing else.
