@@ -116,7 +116,7 @@ func TestOOMScore(t *testing.T) {
 			t.Errorf("%s: %d, want %d", q, got, want)
 		}
 	}
-	c.Resources.Requests = nil
+	c.Resources.Requests, p.Status.QOSClass = nil, corev1.PodQOSBurstable
 	if got := OOMScore(p, c, 10<<30); got != 999 {
 		t.Errorf("burstable without request: %d", got)
 	}

@@ -175,18 +175,20 @@ func newer(a, b *corev1.Pod) bool {
 // ours, nil if there is nothing to change. Conditions that others own stay.
 func statusPatch(base *corev1.Pod, st corev1.PodStatus) ([]byte, error) {
 	next := *st.DeepCopy()
-	own := next.Conditions[:0:0]
-	for _, c := range next.Conditions {
-		if ownCondition(c.Type) || c.Type == corev1.DisruptionTarget && condition(base.Status.Conditions, c.Type) == nil {
-			own = append(own, c)
-		}
-	}
+	// In the API's order, so that equal lists compare equal.
+	var merged []corev1.PodCondition
 	for _, c := range base.Status.Conditions {
-		if !ownCondition(c.Type) {
-			own = append(own, c)
+		if ours := condition(st.Conditions, c.Type); ours != nil && ownCondition(c.Type) {
+			c = *ours
+		}
+		merged = append(merged, c)
+	}
+	for _, c := range next.Conditions {
+		if (ownCondition(c.Type) || c.Type == corev1.DisruptionTarget) && condition(merged, c.Type) == nil {
+			merged = append(merged, c)
 		}
 	}
-	next.Conditions = own
+	next.Conditions = merged
 	// What the kubelet does not decide is left alone.
 	next.NominatedNodeName, next.Resize = base.Status.NominatedNodeName, base.Status.Resize
 	next.ResourceClaimStatuses, next.ExtendedResourceClaimStatus = base.Status.ResourceClaimStatuses, base.Status.ExtendedResourceClaimStatus
