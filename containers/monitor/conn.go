@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,6 +35,9 @@ const (
 
 const chunk = 16384 // largest payload
 
+// dialPatience is how long a monitor may be too busy to take a connection.
+const dialPatience = 10 * time.Second
+
 // ErrGone says that there is no monitor to speak to any more.
 var ErrGone = errors.New("the container's monitor is gone")
 
@@ -54,7 +58,12 @@ func Dial(dir string) (*Conn, error) {
 		return nil, fmt.Errorf("dial monitor: %w", err)
 	}
 	defer func() { _ = d.Close() }()
-	c, err := net.Dial("unixpacket", filepath.Join("/proc/self/fd", fmt.Sprint(d.Fd()), "monitor.sock"))
+	path := filepath.Join("/proc/self/fd", fmt.Sprint(d.Fd()), "monitor.sock")
+	c, err := net.Dial("unixpacket", path)
+	for deadline := time.Now().Add(dialPatience); errors.Is(err, unix.EAGAIN) && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond) // a full backlog cannot be awaited
+		c, err = net.Dial("unixpacket", path)
+	}
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
 		return nil, ErrGone
 	}

@@ -116,7 +116,7 @@ static void loop(int sigfd)
 		if (S.exited && (!stalled || now_ms() >= deadline))
 			return;
 		add(p, &n, sigfd, POLLIN);
-		add(p, &n, S.listen_fd, POLLIN);
+		add(p, &n, serve_room() ? S.listen_fd : -1, POLLIN);
 		add(p, &n, stalled ? -1 : out.fd, POLLIN);
 		add(p, &n, stalled ? -1 : err.fd, POLLIN);
 		add(p, &n, S.in_len ? S.stdin_fd : -1, POLLOUT);

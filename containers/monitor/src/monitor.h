@@ -23,7 +23,8 @@
 #define MONITOR_PROTOCOL 1
 
 #define CHUNK 16384	  /* longest log line before it is split, longest payload */
-#define MAX_CLIENTS 24	  /* connections at a time; more are refused */
+#define MAX_CLIENTS 24	  /* connections at a time; more have to wait */
+#define MAX_ATTACHED 16	  /* of them attached; more are refused */
 #define DRAIN_MS 1000	  /* how long output may follow the exit of init */
 #define STALL_MS 10000	  /* how long a client may refuse to read */
 
@@ -70,6 +71,7 @@ void log_finish(struct stream *s);
 
 /* serve.c: the socket and its clients. */
 int serve_open(void);
+bool serve_room(void);
 void serve_accept(void);
 bool serve_stalled(void); /* some client has not taken what it was sent */
 void serve_output(uint8_t type, const char *data, size_t n);

@@ -27,30 +27,45 @@ int serve_open(void)
 	if (fd < 0)
 		return -1;
 	unlink(a.sun_path);
-	if (bind(fd, (struct sockaddr *)&a, sizeof a) < 0 || listen(fd, 8) < 0) {
+	if (bind(fd, (struct sockaddr *)&a, sizeof a) < 0 || listen(fd, 128) < 0) {
 		close(fd);
 		return -1;
 	}
 	return fd;
 }
 
+static struct client *free_client(void)
+{
+	for (int i = 0; i < MAX_CLIENTS; i++)
+		if (clients[i].fd < 0)
+			return &clients[i];
+	return NULL;
+}
+
+/* Without room, connections wait in the backlog for others to end. */
+bool serve_room(void)
+{
+	return free_client() != NULL;
+}
+
 void serve_accept(void)
 {
-	int fd = accept4(S.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	struct client *c = free_client();
 
-	if (fd < 0)
+	if (!c)
 		return;
-	for (int i = 0; i < MAX_CLIENTS; i++) {
-		struct client *c = &clients[i];
+	c->fd = accept4(S.listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	c->attached = c->status = c->input = false;
+	c->pending = 0;
+}
 
-		if (c->fd >= 0)
-			continue;
-		c->fd = fd;
-		c->attached = c->status = c->input = false;
-		c->pending = 0;
-		return;
-	}
-	close(fd);
+static int attached(void)
+{
+	int n = 0;
+
+	for (int i = 0; i < MAX_CLIENTS; i++)
+		n += clients[i].fd >= 0 && clients[i].attached;
+	return n;
 }
 
 static void drop(struct client *c)
@@ -160,6 +175,11 @@ static void handle(struct client *c, const char *m, size_t n)
 		ack(c, 0);
 		return;
 	case REQ_ATTACH:
+		/* They stay long; a signal must always get through. */
+		if (attached() >= MAX_ATTACHED) {
+			ack(c, EBUSY);
+			return;
+		}
 		c->attached = true;
 		ack(c, 0);
 		return;
