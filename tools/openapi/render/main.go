@@ -62,6 +62,9 @@ func render(dir string) error {
 		return fmt.Errorf("make merge schema: %w", err)
 	}
 	slices.SortFunc(merge.Types, func(a, b smdschema.TypeDef) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range merge.Types {
+		sortFields(&merge.Types[i].Atom)
+	}
 	binary, err := openapi.EncodeSchema(merge.Types)
 	if err != nil {
 		return fmt.Errorf("encode merge schema: %w", err)
@@ -74,6 +77,21 @@ func render(dir string) error {
 	}
 	fmt.Printf("%d schemas, %d bytes unpacked\n", len(schemas), len(text))
 	return nil
+}
+
+// sortFields makes the same types give the same bytes.
+func sortFields(a *smdschema.Atom) {
+	if a.List != nil {
+		sortFields(&a.List.ElementType.Inlined)
+	}
+	if a.Map == nil {
+		return
+	}
+	sortFields(&a.Map.ElementType.Inlined)
+	slices.SortFunc(a.Map.Fields, func(a, b smdschema.StructField) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range a.Map.Fields {
+		sortFields(&a.Map.Fields[i].Type.Inlined)
+	}
 }
 
 // components are the schemas of the types that the server's scheme knows, and of all
