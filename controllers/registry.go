@@ -7,7 +7,9 @@ package controllers
 import (
 	"github.com/skiff-k8s/skiff/controllers/clusterroleaggregation"
 	"github.com/skiff-k8s/skiff/controllers/controller"
+	"github.com/skiff-k8s/skiff/controllers/cronjob"
 	"github.com/skiff-k8s/skiff/controllers/csr"
+	"github.com/skiff-k8s/skiff/controllers/daemonset"
 	"github.com/skiff-k8s/skiff/controllers/deployment"
 	"github.com/skiff-k8s/skiff/controllers/endpoints"
 	"github.com/skiff-k8s/skiff/controllers/endpointslice"
@@ -21,6 +23,7 @@ import (
 	"github.com/skiff-k8s/skiff/controllers/resourcequota"
 	"github.com/skiff-k8s/skiff/controllers/rootca"
 	"github.com/skiff-k8s/skiff/controllers/serviceaccount"
+	"github.com/skiff-k8s/skiff/controllers/statefulset"
 	"github.com/skiff-k8s/skiff/controllers/tainteviction"
 	"github.com/skiff-k8s/skiff/controllers/ttlafterfinished"
 )
@@ -73,6 +76,9 @@ func Table() []Entry {
 		{Name: "endpoints-controller", Account: "endpoint-controller", make: plain(endpoints.New)},
 		{Name: "namespace-controller", Account: "namespace-controller", make: plain(namespace.New)},
 		{Name: "job-controller", Account: "job-controller", make: plain(job.New)},
+		{Name: "daemonset-controller", Account: "daemon-set-controller", make: plain(daemonset.New)},
+		{Name: "statefulset-controller", Account: "statefulset-controller", make: plain(statefulset.New)},
+		{Name: "cronjob-controller", Account: "cronjob-controller", make: plain(cronjob.New)},
 		{Name: "garbage-collector-controller", Account: "generic-garbage-collector", make: plain(garbagecollector.New)},
 		{Name: "node-lifecycle-controller", Account: "node-controller",
 			make: func(c *Config, base controller.Config) (controller.Controller, error) {
