@@ -29,10 +29,10 @@ build: bin/skiff bin/kubectl ## build bin/skiff and bin/kubectl
 .PHONY: bin/skiff bin/kubectl
 bin/skiff: embedded
 	@echo "building bin/skiff"
-	@$(GO) build -trimpath -tags $(TAGS) -ldflags '$(SKIFF_LDFLAGS)' -o $@ ./cmd/skiff
+	@$(GO) build -tags $(TAGS) -ldflags '$(SKIFF_LDFLAGS)' -o $@ ./cmd/skiff
 bin/kubectl:
 	@echo "building bin/kubectl"
-	@$(GO) build -trimpath -ldflags '$(KUBECTL_LDFLAGS)' -o $@ ./cmd/kubectl
+	@$(GO) build -ldflags '$(KUBECTL_LDFLAGS)' -o $@ ./cmd/kubectl
 
 .PHONY: host
 host: ## install what the host lacks to build and test (Debian, root)
