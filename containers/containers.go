@@ -21,6 +21,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -144,7 +145,12 @@ func hostFacts() (oci.Host, error) {
 	if err != nil {
 		return oci.Host{}, fmt.Errorf("read own capabilities: %w", err)
 	}
-	h := oci.Host{CgroupV2: cgroup.V2(), Capabilities: caps, MinOOMScoreAdj: -1000}
+	h := oci.Host{CgroupV2: cgroup.V2(), HugeTLB: cgroup.HasHugeTLB(), Capabilities: caps, MinOOMScoreAdj: -1000}
+	var nofile unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &nofile); err != nil {
+		return oci.Host{}, fmt.Errorf("read own limits: %w", err)
+	}
+	h.MaxOpenFiles = nofile.Max
 	privileged := false
 	for _, c := range caps {
 		privileged = privileged || c == "CAP_SYS_RESOURCE"
@@ -209,8 +215,14 @@ func (r *Runtime) Run(ctx context.Context) error {
 	return err
 }
 
+// maxSocketPath is what fits into sun_path with its final zero.
+const maxSocketPath = 107
+
 // listen takes the socket over from a runtime that is gone, not from one that lives.
 func (r *Runtime) listen() (net.Listener, error) {
+	if n := len(r.cfg.SocketPath); n > maxSocketPath {
+		return nil, fmt.Errorf("socketPath: %s has %d bytes, the kernel takes %d: choose a shorter directory", r.cfg.SocketPath, n, maxSocketPath)
+	}
 	if err := os.MkdirAll(filepath.Dir(r.cfg.SocketPath), 0o711); err != nil {
 		return nil, fmt.Errorf("make socket directory: %w", err)
 	}

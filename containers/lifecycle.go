@@ -73,6 +73,9 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *runtimeapi.CreateCon
 	if err := r.prepare(ctx, c, s, img); err != nil {
 		if cerr := r.dropContainer(c); cerr != nil {
 			r.log.Warn("failed container not fully removed", "container", id, "err", cerr)
+			r.mu.Lock()
+			r.containers[id] = c // for the client to remove
+			r.mu.Unlock()
 		}
 		return nil, err
 	}
@@ -290,7 +293,6 @@ func (r *Runtime) StartContainer(_ context.Context, req *runtimeapi.StartContain
 		r.publish(rec.ID, runtimeapi.ContainerEventType_CONTAINER_STOPPED_EVENT, rec.SandboxID)
 		return nil, errors.Join(fmt.Errorf("start container %s: %w", rec.ID[:12], err), uerr)
 	}
-	r.publish(rec.ID, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, rec.SandboxID)
 	return &runtimeapi.StartContainerResponse{}, nil
 }
 
@@ -321,6 +323,7 @@ func (r *Runtime) start(c *containerState) error {
 	if err != nil {
 		return errors.Join(err, monitor.Signal(run, unix.SIGKILL))
 	}
+	r.publish(rec.ID, runtimeapi.ContainerEventType_CONTAINER_STARTED_EVENT, rec.SandboxID)
 	w, err := monitor.Subscribe(run)
 	if errors.Is(err, monitor.ErrGone) {
 		// So short-lived that its monitor is done.

@@ -51,6 +51,9 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandb
 	if err := r.makeSandbox(ctx, s); err != nil {
 		if cerr := r.dropSandbox(context.WithoutCancel(ctx), s); cerr != nil {
 			r.log.Warn("failed sandbox not fully removed", "sandbox", id, "err", cerr)
+			r.mu.Lock()
+			r.sandboxes[id] = s // for the client to remove
+			r.mu.Unlock()
 		}
 		return nil, err
 	}

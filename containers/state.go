@@ -242,6 +242,11 @@ func (r *Runtime) tellUnusable(dir string, err error) error {
 	if errors.Is(err, record.ErrNewer) {
 		return err
 	}
+	if errors.Is(err, os.ErrNotExist) {
+		// Killed between making the directory and the record: nothing more
+		// than the directory was made.
+		return os.RemoveAll(dir)
+	}
 	r.log.Warn("ignoring an unusable record", "dir", dir, "err", err)
 	return nil
 }

@@ -179,7 +179,7 @@ func (r *Runtime) UpdateContainerResources(_ context.Context, req *runtimeapi.Up
 	rec := c.record()
 	switch rec.State {
 	case runtimeapi.ContainerState_CONTAINER_RUNNING:
-		if err := cgroup.At(rec.Cgroup).Update(oci.Resources(req.GetLinux(), r.host.CgroupV2)); err != nil {
+		if err := cgroup.At(rec.Cgroup).Update(oci.Resources(req.GetLinux(), r.host)); err != nil {
 			return nil, err
 		}
 	case runtimeapi.ContainerState_CONTAINER_CREATED:
@@ -210,7 +210,7 @@ func (r *Runtime) respec(id string, res *runtimeapi.LinuxContainerResources) err
 	if err != nil {
 		return err
 	}
-	next := oci.Resources(res, r.host.CgroupV2)
+	next := oci.Resources(res, r.host)
 	next.Devices = spec.Linux.Resources.Devices
 	spec.Linux.Resources = next
 	return r.writeSpec(id, spec)

@@ -176,6 +176,12 @@ func TestPortForwardToHello(t *testing.T) {
 	sb, cfg := h.sandbox(nil)
 	id := h.create(sb, cfg, "skiff.local/hello:v1", func(c *runtimeapi.ContainerConfig) {})
 	h.start(id)
+	h.eventually("hello to listen", func() error {
+		if out := h.output(id); !strings.Contains(out, "serves port 8080") {
+			return fmt.Errorf("output %q", out)
+		}
+		return nil
+	})
 	got, err := h.Runtime.PortForward(context.Background(), &runtimeapi.PortForwardRequest{PodSandboxId: sb, Port: []int32{8080}})
 	if err != nil {
 		t.Fatal(err)

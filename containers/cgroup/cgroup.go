@@ -28,6 +28,16 @@ func V2() bool {
 	return unix.Statfs(mountRoot, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
+// HasHugeTLB says whether huge pages can be limited.
+func HasHugeTLB() bool {
+	if !V2() {
+		_, err := os.Stat(filepath.Join(mountRoot, "hugetlb"))
+		return err == nil
+	}
+	b, err := os.ReadFile(filepath.Join(mountRoot, "cgroup.controllers"))
+	return err == nil && strings.Contains(" "+strings.TrimSpace(string(b))+" ", " hugetlb ")
+}
+
 // Group is one cgroup, in every hierarchy that there is.
 type Group struct {
 	path string

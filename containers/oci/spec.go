@@ -56,6 +56,11 @@ type Volume struct {
 // Host is what of the machine matters.
 type Host struct {
 	CgroupV2 bool
+	// HugeTLB says whether huge pages can be limited; without, they are not.
+	HugeTLB bool
+	// MaxOpenFiles is the hard limit here; containers get it, up to 2^20, as
+	// other runtimes' do from their units.
+	MaxOpenFiles uint64
 	// MinOOMScoreAdj is the lowest value that may be set here.
 	MinOOMScoreAdj int
 	// Capabilities that can be given at all; nil for all that are known.
@@ -93,11 +98,14 @@ func Build(in Input) (*specs.Spec, error) {
 		Linux: &specs.Linux{
 			CgroupsPath: in.CgroupPath,
 			Namespaces:  namespaces(in),
-			Resources:   Resources(in.Container.GetLinux().GetResources(), in.Host.CgroupV2),
+			Resources:   Resources(in.Container.GetLinux().GetResources(), in.Host),
 		},
 	}
 	adj := max(int(in.Container.GetLinux().GetResources().GetOomScoreAdj()), in.Host.MinOOMScoreAdj)
 	spec.Process.OOMScoreAdj = &adj
+	if n := min(in.Host.MaxOpenFiles, 1<<20); n > 0 {
+		spec.Process.Rlimits = []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: n, Soft: n}}
+	}
 	if !sec.GetPrivileged() {
 		spec.Linux.MaskedPaths = sec.GetMaskedPaths()
 		spec.Linux.ReadonlyPaths = sec.GetReadonlyPaths()
@@ -200,7 +208,7 @@ func idMappings(in []*runtimeapi.IDMapping) []specs.LinuxIDMapping {
 }
 
 // Resources converts limits. Zero means unset in CRI.
-func Resources(r *runtimeapi.LinuxContainerResources, v2 bool) *specs.LinuxResources {
+func Resources(r *runtimeapi.LinuxContainerResources, host Host) *specs.LinuxResources {
 	out := &specs.LinuxResources{}
 	if r == nil {
 		return out
@@ -228,9 +236,12 @@ func Resources(r *runtimeapi.LinuxContainerResources, v2 bool) *specs.LinuxResou
 	}
 	out.Memory = mem
 	for _, h := range r.GetHugepageLimits() {
+		if !host.HugeTLB {
+			break // kubelets always send them, most often as zero
+		}
 		out.HugepageLimits = append(out.HugepageLimits, specs.LinuxHugepageLimit{Pagesize: h.GetPageSize(), Limit: h.GetLimit()})
 	}
-	if v2 && len(r.GetUnified()) > 0 {
+	if host.CgroupV2 && len(r.GetUnified()) > 0 {
 		out.Unified = r.GetUnified()
 	}
 	return out
