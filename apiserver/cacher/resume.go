@@ -13,6 +13,9 @@ import (
 // errHistoryMoved: the history changed while it was being extended.
 var errHistoryMoved = errors.New("history was reset or trimmed meanwhile")
 
+// extendMargin is in revisions.
+const extendMargin = 1000
+
 // extend reads history from rev on back from the store, in front of what is in memory:
 // after a restart of the server the watches of before can then go on, where otherwise
 // every client would list everything again, all at the same time.
@@ -27,7 +30,14 @@ func (r *resource) extend(ctx context.Context, rev int64) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.caches.cfg.ReadTimeout)
 	defer cancel()
-	changes, err := r.between(ctx, rev, after)
+	// A little more than asked for: after a restart all watches come back at once, each
+	// from a revision of its own.
+	from := max(1, rev-extendMargin)
+	changes, err := r.between(ctx, from, after)
+	if err != nil {
+		from = rev
+		changes, err = r.between(ctx, from, after)
+	}
 	if err != nil {
 		return err
 	}
@@ -36,7 +46,7 @@ func (r *resource) extend(ctx context.Context, rev int64) error {
 	if r.history.after != after || r.stop != epoch || r.phase != serving {
 		return errHistoryMoved
 	}
-	r.history.prepend(changes, rev)
+	r.history.prepend(changes, from)
 	return nil
 }
 
