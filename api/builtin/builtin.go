@@ -25,6 +25,7 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	storagemigrationv1 "k8s.io/api/storagemigration/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -54,6 +55,7 @@ import (
 	"github.com/skiff-k8s/skiff/api/resource"
 	"github.com/skiff-k8s/skiff/api/scheduling"
 	"github.com/skiff-k8s/skiff/api/storage"
+	"github.com/skiff-k8s/skiff/api/storagemigration"
 )
 
 // Resources are all built-in resources, group by group.
@@ -81,6 +83,7 @@ func Resources() []*api.Resource {
 		resource.Resources,
 		scheduling.Resources,
 		storage.Resources,
+		storagemigration.Resources,
 	} {
 		all = append(all, group()...)
 	}
@@ -117,6 +120,7 @@ func Scheme() *runtime.Scheme {
 		resourcev1.AddToScheme,
 		schedulingv1.AddToScheme,
 		storagev1.AddToScheme,
+		storagemigrationv1.AddToScheme,
 		metav1.AddMetaToScheme,
 		autoscaling.AddConversions,
 		events.AddConversions,

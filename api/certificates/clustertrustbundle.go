@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/skiff-k8s/skiff/api"
+	"github.com/skiff-k8s/skiff/api/core"
 )
 
 const maxTrustBundle = 1 << 20
@@ -67,7 +68,7 @@ func validateBundle(b *certificatesv1.ClusterTrustBundle) field.ErrorList {
 		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), b.Name, msg))
 	}
 	if b.Spec.SignerName != "" {
-		errs = append(errs, validateSignerName(b.Spec.SignerName, field.NewPath("spec", "signerName"))...)
+		errs = append(errs, core.ValidateSignerName(b.Spec.SignerName, field.NewPath("spec", "signerName"))...)
 	}
 	return errs
 }

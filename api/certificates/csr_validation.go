@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/skiff-k8s/skiff/api/core"
 )
 
 // The signer name that certificates.k8s.io/v1beta1 gave requests that named none.
@@ -41,7 +43,7 @@ func validateCSR(c, old *certificatesv1.CertificateSigningRequest) field.ErrorLi
 	if c.Spec.SignerName == legacyUnknownSigner && (old == nil || old.Spec.SignerName != legacyUnknownSigner) {
 		errs = append(errs, field.Invalid(p.Child("signerName"), c.Spec.SignerName, "the legacy signerName is not allowed via this API version"))
 	} else {
-		errs = append(errs, validateSignerName(c.Spec.SignerName, p.Child("signerName"))...)
+		errs = append(errs, core.ValidateSignerName(c.Spec.SignerName, p.Child("signerName"))...)
 	}
 	if s := c.Spec.ExpirationSeconds; s != nil && *s < minExpirationSeconds {
 		errs = append(errs, field.Invalid(p.Child("expirationSeconds"), *s, "may not specify a duration less than 600 seconds (10 minutes)"))
