@@ -174,6 +174,11 @@ func (h *harness) checkNothingLeft() {
 	if err != nil || len(left) > 0 {
 		h.t.Errorf("cgroups left: %v %v", left, err)
 	}
+	h.checkNothingRuns()
+}
+
+func (h *harness) checkNothingRuns() {
+	h.t.Helper()
 	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		h.t.Fatal(err)
