@@ -46,8 +46,9 @@ type Pods interface {
 	Evict(uid types.UID, e pods.Eviction) bool
 }
 
-// Stats tells what is used.
+// Stats tells what is used: by the node, which costs little, and by all pods.
 type Stats interface {
+	Node() statsapi.NodeStats
 	Summary(ctx context.Context) (*statsapi.Summary, error)
 }
 
@@ -106,13 +107,8 @@ func (m *Manager) Run(ctx context.Context) {
 func (m *Manager) look(ctx context.Context) {
 	active := m.active()
 	m.evictOverLimit(active)
-	s, err := m.cfg.Stats.Summary(ctx)
-	if err != nil {
-		m.cfg.Logger.Debug("read stats for eviction", "error", err)
-		return
-	}
 	before := m.Pressure()
-	signals := pressing(s, pidUse())
+	signals := pressing(m.cfg.Stats.Node(), pidUse())
 	for _, sig := range signals {
 		m.mu.Lock()
 		m.seen[sig.condition] = time.Now()
@@ -133,9 +129,14 @@ func (m *Manager) look(ctx context.Context) {
 		if err := m.cfg.FreeImages(ctx); err != nil {
 			m.cfg.Logger.Warn("free images", "error", err)
 		}
-		if s, err = m.cfg.Stats.Summary(ctx); err != nil || !still(pressing(s, pidUse()), sig) {
+		if !still(pressing(m.cfg.Stats.Node(), pidUse()), sig) {
 			return
 		}
+	}
+	s, err := m.cfg.Stats.Summary(ctx)
+	if err != nil {
+		m.cfg.Logger.Warn("read stats for eviction", "error", err)
+		return
 	}
 	used := usage(s, sig.resource)
 	if sig.resource == corev1.ResourceEphemeralStorage {
@@ -273,13 +274,13 @@ type signal struct {
 	available, threshold resource.Quantity
 }
 
-func pressing(s *statsapi.Summary, pids [2]uint64) []signal {
+func pressing(n statsapi.NodeStats, pids [2]uint64) []signal {
 	var out []signal
 	q := func(n uint64) resource.Quantity { return *resource.NewQuantity(int64(n), resource.BinarySI) }
-	if mem := s.Node.Memory; mem != nil && mem.AvailableBytes != nil && *mem.AvailableBytes < minMemory {
+	if mem := n.Memory; mem != nil && mem.AvailableBytes != nil && *mem.AvailableBytes < minMemory {
 		out = append(out, signal{corev1.NodeMemoryPressure, corev1.ResourceMemory, q(*mem.AvailableBytes), q(minMemory)})
 	}
-	if f := s.Node.Fs; f != nil && f.CapacityBytes != nil && f.AvailableBytes != nil {
+	if f := n.Fs; f != nil && f.CapacityBytes != nil && f.AvailableBytes != nil {
 		if min := *f.CapacityBytes * minDiskPercent / 100; *f.AvailableBytes < min {
 			out = append(out, signal{corev1.NodeDiskPressure, corev1.ResourceEphemeralStorage, q(*f.AvailableBytes), q(min)})
 		} else if f.Inodes != nil && f.InodesFree != nil && *f.Inodes > 0 && *f.InodesFree < *f.Inodes*minInodePercent/100 {

@@ -29,6 +29,7 @@ func (w *world) Evict(uid types.UID, e pods.Eviction) bool {
 	w.evicted[uid] = e
 	return true
 }
+func (w *world) Node() statsapi.NodeStats                           { return w.summary.Node }
 func (w *world) Summary(context.Context) (*statsapi.Summary, error) { return &w.summary, nil }
 
 func pod(name string, prio int32, request string) *corev1.Pod {

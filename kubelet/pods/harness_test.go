@@ -29,7 +29,7 @@ import (
 
 // harness is a manager over a fake runtime and a fake API.
 type harness struct {
-	t      *testing.T
+	t      testing.TB
 	rt     *fakecri.Server
 	client *fake.Clientset
 	dir    string
@@ -41,7 +41,7 @@ type harness struct {
 	seen []string // events
 }
 
-func newHarness(t *testing.T, objs ...*corev1.Pod) *harness {
+func newHarness(t testing.TB, objs ...*corev1.Pod) *harness {
 	t.Helper()
 	h := &harness{t: t, rt: fakecri.Start(t), client: fake.NewClientset(), dir: t.TempDir()}
 	h.rt.AddImage("img:1", nil, "")

@@ -92,6 +92,22 @@ type probe struct {
 	result Result
 	last   Result
 	run    int // how often in a row
+
+	first time.Time // when it ran first
+	early int       // early tries made
+}
+
+// earlyTries are made soon after a container started, so that one which is up at
+// once need not wait for a whole period. Their failures count for nothing.
+const (
+	earlyTries = 3
+	earlyWait  = 100 * time.Millisecond
+)
+
+// mayTryEarly: startup and readiness probes of a container that just started and
+// was never seen up.
+func (p *probe) mayTryEarly() bool {
+	return p.kind != Liveness && p.spec.InitialDelaySeconds == 0 && p.last == Unknown && p.early < earlyTries
 }
 
 // New makes a manager; probes run while Run does.
@@ -129,6 +145,9 @@ func (m *Manager) Set(pod *corev1.Pod, podIP string, targets []Target, terminati
 				p.result = Failure
 			case k == Liveness:
 				p.result = Success
+			}
+			if t.Started || t.Ready {
+				p.early = earlyTries // it has been up for long
 			}
 			next[id] = p
 			if m.byID[t.ID] == nil {
@@ -274,12 +293,32 @@ func (m *Manager) execute(ctx context.Context, p *probe, pod *corev1.Pod, ip str
 		m.mu.Unlock()
 		return
 	}
+	if p.first.IsZero() {
+		p.first = begun
+	}
+	if !ok && p.mayTryEarly() {
+		// 100, 300 and 700 ms after the first try, unless the period is over before.
+		if due := begun.Add(earlyWait << p.early); due.Before(p.first.Add(period(p.spec))) {
+			p.early++
+			m.push(p, due)
+			m.mu.Unlock()
+			return
+		}
+	}
 	changed := false
 	if err == nil {
 		changed = m.count(p, ok)
 	}
 	if !p.hold && !(p.kind == Startup && p.result == Success) {
-		m.push(p, begun.Add(period(p.spec)))
+		next := begun.Add(period(p.spec))
+		if p.early > 0 {
+			// Back to the beat of the first try.
+			p.early = earlyTries
+			if beat := p.first.Add(period(p.spec)); beat.After(begun) {
+				next = beat
+			}
+		}
+		m.push(p, next)
 	}
 	if changed && p.kind == Startup && p.result == Success {
 		for k, other := range m.byID[p.target.ID] {

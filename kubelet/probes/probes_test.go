@@ -3,6 +3,7 @@ package probes
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -134,6 +135,37 @@ func TestStartupComesFirst(t *testing.T) {
 		synctest.Wait()
 		if len(s.runs[su]) != n {
 			t.Error("the startup probe goes on after success")
+		}
+	})
+}
+
+func TestEarlyTries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := probeOf(10, 0, 1, 1)
+		m, s, _ := start(t, &corev1.Container{Name: "c", ReadinessProbe: p}, Target{})
+		time.Sleep(500 * time.Millisecond)
+		synctest.Wait()
+		if len(s.events) != 0 {
+			t.Errorf("early failures were told: %v", s.events)
+		}
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		ms := time.Millisecond
+		want := []time.Duration{0, 100 * ms, 300 * ms, 700 * ms, 10 * time.Second, 20 * time.Second}
+		if fmt.Sprint(s.runs[p]) != fmt.Sprint(want) {
+			t.Errorf("runs at %v, want %v", s.runs[p], want)
+		}
+		_ = m
+	})
+	synctest.Test(t, func(t *testing.T) {
+		p := probeOf(10, 0, 1, 1)
+		m, s, _ := start(t, &corev1.Container{Name: "c", ReadinessProbe: p}, Target{})
+		time.Sleep(50 * time.Millisecond)
+		s.set(p, true)
+		time.Sleep(60 * time.Millisecond)
+		synctest.Wait()
+		if m.Result("id", Readiness) != Success {
+			t.Error("a container that is up after 100 ms is not ready")
 		}
 	})
 }

@@ -175,6 +175,9 @@ func (p *Provider) networks(ctx context.Context) map[string]*statsapi.NetworkSta
 	return out
 }
 
+// Node is what the node uses.
+func (p *Provider) Node() statsapi.NodeStats { return p.node(time.Now()) }
+
 func (p *Provider) node(now time.Time) statsapi.NodeStats {
 	n := statsapi.NodeStats{NodeName: p.cfg.NodeName, StartTime: metav1.NewTime(p.started), Fs: fsStats(p.cfg.RootDir, now)}
 	nanos, mem := p.nodeUse()
