@@ -33,6 +33,8 @@ type harness struct {
 	rt     *fakecri.Server
 	client *fake.Clientset
 	dir    string
+	// manifests is the directory of static pods, if any.
+	manifests string
 
 	m    *Manager
 	stop func()
@@ -75,7 +77,7 @@ func (h *harness) start() {
 		Allocatable: func() corev1.ResourceList {
 			return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourcePods: resource.MustParse("50")}
 		},
-		NetworkReady: func() error { return nil }, Recorder: rec, PodLogsDir: filepath.Join(h.dir, "logs"), Logger: log,
+		NetworkReady: func() error { return nil }, Recorder: rec, PodLogsDir: filepath.Join(h.dir, "logs"), ManifestDir: h.manifests, Logger: log,
 	})
 	if err != nil {
 		h.t.Fatal(err)
