@@ -107,7 +107,7 @@ func New(cfg Config) (*Runtime, error) {
 		events: newBroadcaster(), usage: newUsageCache(), stop: make(chan struct{}),
 	}
 	for _, dir := range []string{cfg.RootDir, cfg.StateDir, r.sandboxRoot(), r.containerRoot()} {
-		if err := os.MkdirAll(dir, 0o711); err != nil {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, fmt.Errorf("make runtime directory: %w", err)
 		}
 	}
@@ -223,7 +223,7 @@ func (r *Runtime) listen() (net.Listener, error) {
 	if n := len(r.cfg.SocketPath); n > maxSocketPath {
 		return nil, fmt.Errorf("socketPath: %s has %d bytes, the kernel takes %d: choose a shorter directory", r.cfg.SocketPath, n, maxSocketPath)
 	}
-	if err := os.MkdirAll(filepath.Dir(r.cfg.SocketPath), 0o711); err != nil {
+	if err := os.MkdirAll(filepath.Dir(r.cfg.SocketPath), 0o700); err != nil {
 		return nil, fmt.Errorf("make socket directory: %w", err)
 	}
 	if c, err := net.Dial("unix", r.cfg.SocketPath); err == nil {

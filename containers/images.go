@@ -3,7 +3,6 @@ package containers
 import (
 	"context"
 	"errors"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -14,7 +13,6 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/skiff-k8s/skiff/containers/image"
-	"github.com/skiff-k8s/skiff/containers/snapshot"
 )
 
 // imageService is CRI's ImageService over the runtime's store.
@@ -136,9 +134,11 @@ func (s *imageService) ImageFsInfo(context.Context, *runtimeapi.ImageFsInfoReque
 		}
 	}
 	ib, ii := s.r.images.Usage()
-	cb, ci, err := snapshot.Usage(s.r.containerRoot())
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
+	var cb, ci uint64
+	for _, c := range s.r.allContainers() {
+		id := c.record().ID
+		bytes, inodes := s.r.usage.writable(id, s.r.upper(id))
+		cb, ci = cb+bytes, ci+inodes
 	}
 	return &runtimeapi.ImageFsInfoResponse{
 		ImageFilesystems:     []*runtimeapi.FilesystemUsage{usage(s.r.cfg.RootDir, ib, ii)},

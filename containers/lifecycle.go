@@ -64,7 +64,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *runtimeapi.CreateCon
 	if p := cfg.GetLogPath(); p != "" {
 		c.rec.LogPath = filepath.Join(s.cfg.GetLogDirectory(), p)
 	}
-	if err := os.MkdirAll(r.containerDir(id), 0o711); err != nil {
+	if err := os.MkdirAll(r.containerDir(id), 0o700); err != nil {
 		return nil, fmt.Errorf("make container record: %w", err)
 	}
 	if err := r.updateContainer(c, func(*containerRecord) {}); err != nil {
@@ -111,7 +111,7 @@ func imageRef(img *image.Image) string {
 func (r *Runtime) prepare(ctx context.Context, c *containerState, s *sandboxState, img *image.Image) error {
 	rec := c.record()
 	run := r.containerRun(rec.ID)
-	if err := os.MkdirAll(run, 0o711); err != nil {
+	if err := os.MkdirAll(run, 0o700); err != nil {
 		return fmt.Errorf("make container directory: %w", err)
 	}
 	ns, err := r.namespaces(c, s)
@@ -120,9 +120,8 @@ func (r *Runtime) prepare(ctx context.Context, c *containerState, s *sandboxStat
 	}
 	rootfs := r.rootfs(rec.ID)
 	if ns.User != "" {
-		rootfs = r.mappedRootfs(rec.ID)
-		if err := os.MkdirAll(filepath.Dir(rootfs), 0o711); err != nil {
-			return fmt.Errorf("make mount point: %w", err)
+		if rootfs, err = r.makeMappedRootfs(rec.ID, s); err != nil {
+			return err
 		}
 		err = r.layers.MountMapped(rec.Chain, r.containerDir(rec.ID), rootfs, filepath.Join(run, "lower"), ns.User)
 	} else {
@@ -170,6 +169,32 @@ func (r *Runtime) prepare(ctx context.Context, c *containerState, s *sandboxStat
 		x.UID, x.GID, x.Groups = spec.Process.User.UID, spec.Process.User.GID, spec.Process.User.AdditionalGids
 		x.SharedPID = !ns.PrivatePID
 	})
+}
+
+// makeMappedRootfs makes the way to a mapped root file system: open to the
+// sandbox's own root group, and to no other user of the host (CVE-2021-41103).
+func (r *Runtime) makeMappedRootfs(id string, s *sandboxState) (string, error) {
+	rootfs := r.mappedRootfs(id)
+	way := filepath.Dir(rootfs)
+	if err := os.MkdirAll(filepath.Dir(way), 0o711); err != nil {
+		return "", fmt.Errorf("make mount point: %w", err)
+	}
+	gid := -1
+	for _, m := range s.cfg.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions().GetGids() {
+		if m.GetContainerId() == 0 {
+			gid = int(m.GetHostId())
+		}
+	}
+	if gid < 0 {
+		return "", status.Error(codes.InvalidArgument, "usernsOptions.gids: root is not mapped")
+	}
+	if err := os.Mkdir(way, 0o710); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", fmt.Errorf("make mount point: %w", err)
+	}
+	if err := os.Chown(way, 0, gid); err != nil {
+		return "", fmt.Errorf("make mount point: %w", err)
+	}
+	return rootfs, nil
 }
 
 // namespaces decides which namespaces the container joins.
@@ -453,8 +478,10 @@ func (r *Runtime) clearRuntimeState(c *containerState) error {
 func (r *Runtime) unmountContainer(id string) error {
 	run, mapped := r.containerRun(id), r.mappedRootfs(id)
 	errs := []error{snapshot.Unmount(r.rootfs(id)), snapshot.Unmount(mapped)}
-	if err := os.Remove(mapped); err != nil && !errors.Is(err, os.ErrNotExist) {
-		errs = append(errs, err)
+	for _, dir := range []string{mapped, filepath.Dir(mapped)} {
+		if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+			errs = append(errs, err)
+		}
 	}
 	for _, dir := range []string{"images", "lower"} {
 		entries, err := os.ReadDir(filepath.Join(run, dir))

@@ -67,8 +67,9 @@ func Down(ctx context.Context, cfg Config) error {
 	}
 	_ = note(cgroup.At(cfg.CgroupRoot).RemoveEmpty())
 	// Not an error: another data directory's containers may be there.
-	_ = os.Remove(filepath.Dir(r.mappedRootfs("x")))
-	_ = os.Remove(filepath.Dir(filepath.Dir(r.mappedRootfs("x"))))
+	mapped := filepath.Dir(filepath.Dir(r.mappedRootfs("any")))
+	_ = os.Remove(mapped)
+	_ = os.Remove(filepath.Dir(mapped))
 	if err := os.Remove(cfg.SocketPath); err != nil && !errors.Is(err, os.ErrNotExist) {
 		_ = note(err)
 	}

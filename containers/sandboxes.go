@@ -41,7 +41,7 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandb
 	if s.rec.Cgroup == "" {
 		s.rec.Cgroup, s.rec.Own = filepath.Join(r.cfg.CgroupRoot, id), true
 	}
-	if err := os.MkdirAll(r.sandboxDir(id), 0o711); err != nil {
+	if err := os.MkdirAll(r.sandboxDir(id), 0o700); err != nil {
 		return nil, fmt.Errorf("make sandbox record: %w", err)
 	}
 	// First the record, so that whatever comes next is found after a kill.

@@ -118,14 +118,15 @@ func (r *Runtime) containerRun(id string) string {
 	return filepath.Join(r.cfg.StateDir, "containers", id)
 }
 func (r *Runtime) rootfs(id string) string   { return filepath.Join(r.containerRun(id), "rootfs") }
+func (r *Runtime) upper(id string) string    { return filepath.Join(r.containerDir(id), "upper") }
 func (r *Runtime) exitFile(id string) string { return filepath.Join(r.containerDir(id), "exit.json") }
 
 // mappedRootfs is where the root file system of a container with a user
 // namespace is mounted: its init must get there as a user that owns nothing on
-// the host, through directories open to all.
+// the host, and the state directory is closed to such.
 func (r *Runtime) mappedRootfs(id string) string {
 	sum := sha256.Sum256([]byte(r.cfg.StateDir))
-	return filepath.Join("/run/skiff-userns", hex.EncodeToString(sum[:6]), id)
+	return filepath.Join("/run/skiff-userns", hex.EncodeToString(sum[:6]), id, "rootfs")
 }
 
 // updateSandbox changes a sandbox's record, on disk first.

@@ -37,7 +37,7 @@ type diskReading struct {
 
 const (
 	rateWindow = time.Second      // shorter intervals tell nothing
-	diskFresh  = 30 * time.Second // how old a walk's result may be
+	diskFresh  = 10 * time.Second // how old a walk's result may be
 )
 
 func newUsageCache() *usageCache {
@@ -91,7 +91,7 @@ func u64(v uint64) *runtimeapi.UInt64Value { return &runtimeapi.UInt64Value{Valu
 func (r *Runtime) containerStats(c *containerState) *runtimeapi.ContainerStats {
 	rec := c.record()
 	now := time.Now()
-	bytes, inodes := r.usage.writable(rec.ID, r.containerDir(rec.ID)+"/upper")
+	bytes, inodes := r.usage.writable(rec.ID, r.upper(rec.ID))
 	out := &runtimeapi.ContainerStats{
 		Attributes: &runtimeapi.ContainerAttributes{
 			Id: rec.ID, Metadata: c.cfg.GetMetadata(), Labels: c.cfg.GetLabels(), Annotations: c.cfg.GetAnnotations(),

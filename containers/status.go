@@ -73,7 +73,7 @@ func (r *Runtime) ContainerStatus(_ context.Context, req *runtimeapi.ContainerSt
 	out := &runtimeapi.ContainerStatusResponse{Status: r.containerStatus(c)}
 	if req.GetVerbose() {
 		rec := c.record()
-		out.Info = map[string]string{"pid": strconv.Itoa(rec.PID), "cgroup": rec.Cgroup, "rootfs": r.rootfs(rec.ID)}
+		out.Info = map[string]string{"pid": strconv.Itoa(rec.PID), "cgroup": rec.Cgroup}
 	}
 	return out, nil
 }

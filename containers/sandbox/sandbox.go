@@ -72,7 +72,7 @@ func Create(cfg Config) (err error) {
 			err = errors.Join(err, Remove(cfg.Dir))
 		}
 	}()
-	if err := os.MkdirAll(filepath.Join(cfg.Dir, "ns"), 0o711); err != nil {
+	if err := os.MkdirAll(filepath.Join(cfg.Dir, "ns"), 0o700); err != nil {
 		return fmt.Errorf("make sandbox directory: %w", err)
 	}
 	if err := writeFiles(cfg); err != nil {
