@@ -5,14 +5,18 @@
 package controllers
 
 import (
+	"github.com/skiff-k8s/skiff/controllers/bootstraptokens"
 	"github.com/skiff-k8s/skiff/controllers/clusterroleaggregation"
 	"github.com/skiff-k8s/skiff/controllers/controller"
 	"github.com/skiff-k8s/skiff/controllers/cronjob"
 	"github.com/skiff-k8s/skiff/controllers/csr"
 	"github.com/skiff-k8s/skiff/controllers/daemonset"
 	"github.com/skiff-k8s/skiff/controllers/deployment"
+	"github.com/skiff-k8s/skiff/controllers/disruption"
 	"github.com/skiff-k8s/skiff/controllers/endpoints"
 	"github.com/skiff-k8s/skiff/controllers/endpointslice"
+	"github.com/skiff-k8s/skiff/controllers/endpointslicemirroring"
+	"github.com/skiff-k8s/skiff/controllers/ephemeralvolume"
 	"github.com/skiff-k8s/skiff/controllers/garbagecollector"
 	"github.com/skiff-k8s/skiff/controllers/job"
 	"github.com/skiff-k8s/skiff/controllers/namespace"
@@ -24,8 +28,10 @@ import (
 	"github.com/skiff-k8s/skiff/controllers/rootca"
 	"github.com/skiff-k8s/skiff/controllers/serviceaccount"
 	"github.com/skiff-k8s/skiff/controllers/statefulset"
+	"github.com/skiff-k8s/skiff/controllers/storageprotection"
 	"github.com/skiff-k8s/skiff/controllers/tainteviction"
 	"github.com/skiff-k8s/skiff/controllers/ttlafterfinished"
+	"github.com/skiff-k8s/skiff/controllers/volumebinder"
 )
 
 // Entry is one controller of the table.
@@ -79,6 +85,14 @@ func Table() []Entry {
 		{Name: "daemonset-controller", Account: "daemon-set-controller", make: plain(daemonset.New)},
 		{Name: "statefulset-controller", Account: "statefulset-controller", make: plain(statefulset.New)},
 		{Name: "cronjob-controller", Account: "cronjob-controller", make: plain(cronjob.New)},
+		{Name: "disruption-controller", Account: "disruption-controller", make: plain(disruption.New)},
+		{Name: "endpointslice-mirroring-controller", Account: "endpointslicemirroring-controller", make: plain(endpointslicemirroring.New)},
+		{Name: "persistentvolume-binder-controller", Account: "persistent-volume-binder", make: plain(volumebinder.New)},
+		{Name: "persistentvolumeclaim-protection-controller", Account: "pvc-protection-controller", make: plain(storageprotection.NewClaims)},
+		{Name: "persistentvolume-protection-controller", Account: "pv-protection-controller", make: plain(storageprotection.NewVolumes)},
+		{Name: "ephemeral-volume-controller", Account: "ephemeral-volume-controller", make: plain(ephemeralvolume.New)},
+		{Name: "token-cleaner-controller", Account: "token-cleaner", make: plain(bootstraptokens.NewCleaner)},
+		{Name: "bootstrap-signer-controller", Account: "bootstrap-signer", make: plain(bootstraptokens.NewSigner)},
 		{Name: "garbage-collector-controller", Account: "generic-garbage-collector", make: plain(garbagecollector.New)},
 		{Name: "node-lifecycle-controller", Account: "node-controller",
 			make: func(c *Config, base controller.Config) (controller.Controller, error) {

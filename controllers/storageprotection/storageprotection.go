@@ -1,0 +1,172 @@
+// Package storageprotection takes the finalizers kubernetes.io/pvc-protection and
+// kubernetes.io/pv-protection off claims and volumes that nobody uses any more. Admission
+// puts them on.
+package storageprotection
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/component-helpers/storage/ephemeral"
+
+	"github.com/skiff-k8s/skiff/controllers/controller"
+	"github.com/skiff-k8s/skiff/controllers/ownership"
+)
+
+const (
+	claimFinalizer  = "kubernetes.io/pvc-protection"
+	volumeFinalizer = "kubernetes.io/pv-protection"
+)
+
+// Claims protects PersistentVolumeClaims that pods use.
+type Claims struct {
+	cfg    controller.Config
+	loop   *controller.Loop[controller.Key]
+	claims corelisters.PersistentVolumeClaimLister
+	pods   corelisters.PodLister
+}
+
+// NewClaims makes the controller of claims.
+func NewClaims(cfg controller.Config) (*Claims, error) {
+	core := cfg.Informers.Core().V1()
+	c := &Claims{cfg: cfg, claims: core.PersistentVolumeClaims().Lister(), pods: core.Pods().Lister()}
+	c.loop = controller.NewLoop("persistentvolumeclaim-protection-controller", 1, cfg.Clock, cfg.Logger, c.reconcile)
+	return c, errors.Join(
+		controller.Watch(c.loop, core.PersistentVolumeClaims().Informer(), controller.Enqueue[*corev1.PersistentVolumeClaim](c.loop)),
+		controller.Watch(c.loop, core.Pods().Informer(), controller.Handlers[*corev1.Pod]{
+			Updated: func(old, p *corev1.Pod) {
+				if ownership.Ended(p) && !ownership.Ended(old) {
+					c.freed(p)
+				}
+			},
+			Deleted: c.freed,
+		}),
+	)
+}
+
+// Run reconciles until ctx ends.
+func (c *Claims) Run(ctx context.Context) error { return c.loop.Run(ctx) }
+
+// claimsOf are the names of the claims that a pod uses.
+func claimsOf(p *corev1.Pod) []string {
+	var out []string
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		switch {
+		case v.PersistentVolumeClaim != nil:
+			out = append(out, v.PersistentVolumeClaim.ClaimName)
+		case v.Ephemeral != nil:
+			out = append(out, ephemeral.VolumeClaimName(p, v))
+		}
+	}
+	return out
+}
+
+func (c *Claims) freed(p *corev1.Pod) {
+	for _, name := range claimsOf(p) {
+		c.loop.Add(controller.Key{Namespace: p.Namespace, Name: name})
+	}
+}
+
+func (c *Claims) reconcile(ctx context.Context, key controller.Key) (time.Duration, error) {
+	claim, err := c.claims.PersistentVolumeClaims(key.Namespace).Get(key.Name)
+	if apierrors.IsNotFound(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("reading claim: %w", err)
+	}
+	has := slices.Contains(claim.Finalizers, claimFinalizer)
+	client := c.cfg.Client.CoreV1().PersistentVolumeClaims(key.Namespace)
+	next := claim.DeepCopy()
+	switch {
+	case claim.DeletionTimestamp == nil && !has:
+		next.Finalizers = append(next.Finalizers, claimFinalizer)
+	case claim.DeletionTimestamp != nil && has:
+		used, err := c.used(ctx, claim)
+		if err != nil || used {
+			return 0, err
+		}
+		next.Finalizers = slices.DeleteFunc(next.Finalizers, func(f string) bool { return f == claimFinalizer })
+	default:
+		return 0, nil
+	}
+	if _, err := client.Update(ctx, next, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return 0, fmt.Errorf("updating finalizers of claim: %w", err)
+	}
+	return 0, nil
+}
+
+// used asks the cache, then the server, which may know of a newer pod.
+func (c *Claims) used(ctx context.Context, claim *corev1.PersistentVolumeClaim) (bool, error) {
+	uses := func(p *corev1.Pod) bool {
+		return !ownership.Ended(p) && p.Spec.NodeName != "" && slices.Contains(claimsOf(p), claim.Name)
+	}
+	cached, err := c.pods.Pods(claim.Namespace).List(labels.Everything())
+	if err != nil {
+		return false, fmt.Errorf("listing pods: %w", err)
+	}
+	if slices.ContainsFunc(cached, uses) {
+		return true, nil
+	}
+	live, err := c.cfg.Client.CoreV1().Pods(claim.Namespace).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return false, fmt.Errorf("listing pods: %w", err)
+	}
+	for i := range live.Items {
+		if uses(&live.Items[i]) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Volumes protects PersistentVolumes that are bound to claims.
+type Volumes struct {
+	cfg     controller.Config
+	loop    *controller.Loop[controller.Key]
+	volumes corelisters.PersistentVolumeLister
+}
+
+// NewVolumes makes the controller of volumes.
+func NewVolumes(cfg controller.Config) (*Volumes, error) {
+	volumes := cfg.Informers.Core().V1().PersistentVolumes()
+	c := &Volumes{cfg: cfg, volumes: volumes.Lister()}
+	c.loop = controller.NewLoop("persistentvolume-protection-controller", 1, cfg.Clock, cfg.Logger, c.reconcile)
+	return c, controller.Watch(c.loop, volumes.Informer(), controller.Enqueue[*corev1.PersistentVolume](c.loop))
+}
+
+// Run reconciles until ctx ends.
+func (c *Volumes) Run(ctx context.Context) error { return c.loop.Run(ctx) }
+
+func (c *Volumes) reconcile(ctx context.Context, key controller.Key) (time.Duration, error) {
+	v, err := c.volumes.Get(key.Name)
+	if apierrors.IsNotFound(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("reading volume: %w", err)
+	}
+	has := slices.Contains(v.Finalizers, volumeFinalizer)
+	next := v.DeepCopy()
+	switch {
+	case v.DeletionTimestamp == nil && !has:
+		next.Finalizers = append(next.Finalizers, volumeFinalizer)
+	case v.DeletionTimestamp != nil && has && v.Status.Phase != corev1.VolumeBound:
+		next.Finalizers = slices.DeleteFunc(next.Finalizers, func(f string) bool { return f == volumeFinalizer })
+	default:
+		return 0, nil
+	}
+	if _, err := c.cfg.Client.CoreV1().PersistentVolumes().Update(ctx, next, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return 0, fmt.Errorf("updating finalizers of volume: %w", err)
+	}
+	return 0, nil
+}
