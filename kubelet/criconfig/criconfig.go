@@ -39,9 +39,10 @@ type Node struct {
 	RecursiveReadOnly bool
 }
 
-// Sandbox is the configuration of a pod's sandbox. Warnings are for the pod's
-// events (reason DNSConfigForming).
-func Sandbox(n *Node, pod *corev1.Pod, attempt uint32) (cfg *runtimeapi.PodSandboxConfig, warnings []string, err error) {
+// Sandbox is the configuration of a pod's sandbox. users are the ids of its own
+// user namespace; nil: it has the host's. Warnings are for the pod's events (reason
+// DNSConfigForming).
+func Sandbox(n *Node, pod *corev1.Pod, attempt uint32, users *runtimeapi.UserNamespace) (cfg *runtimeapi.PodSandboxConfig, warnings []string, err error) {
 	dns, warnings := PodDNS(n, pod)
 	cfg = &runtimeapi.PodSandboxConfig{
 		Metadata:     &runtimeapi.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: string(pod.UID), Attempt: attempt},
@@ -66,7 +67,7 @@ func Sandbox(n *Node, pod *corev1.Pod, attempt uint32) (cfg *runtimeapi.PodSandb
 	sc := &runtimeapi.LinuxSandboxSecurityContext{
 		Privileged:       anyPrivileged(pod),
 		Seccomp:          &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_RuntimeDefault},
-		NamespaceOptions: namespaces(pod),
+		NamespaceOptions: namespaces(pod, users),
 	}
 	linux := &runtimeapi.LinuxPodSandboxConfig{
 		CgroupParent:    PodCgroup(n.CgroupParent, pod),
@@ -102,6 +103,8 @@ type Attempt struct {
 	Mounts   []*runtimeapi.Mount
 	// TargetID is the container whose process namespace an ephemeral container joins.
 	TargetID string
+	// Users is the pod's own user namespace, if it has one.
+	Users *runtimeapi.UserNamespace
 }
 
 // Container is the configuration of one start of a container.
@@ -134,6 +137,11 @@ func Container(n *Node, pod *corev1.Pod, c *corev1.Container, a Attempt) (*runti
 	}
 	for _, e := range a.Env {
 		cfg.Envs = append(cfg.Envs, &runtimeapi.KeyValue{Key: e.Name, Value: []byte(e.Value)})
+	}
+	if a.Users != nil {
+		for _, m := range cfg.Mounts {
+			m.UidMappings, m.GidMappings = a.Users.Uids, a.Users.Gids
+		}
 	}
 	if l := c.Lifecycle; l != nil && l.StopSignal != nil {
 		if v, ok := runtimeapi.Signal_value["SIGNAL_"+string(*l.StopSignal)]; ok {

@@ -42,7 +42,7 @@ func TestSandbox(t *testing.T) {
 	p := pod()
 	p.Spec.Subdomain = "sub"
 	p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: ptr.To[int64](7), SupplementalGroups: []int64{8}, Sysctls: []corev1.Sysctl{{Name: "net.core.somaxconn", Value: "1"}}}
-	cfg, warnings, err := Sandbox(node(), p, 3)
+	cfg, warnings, err := Sandbox(node(), p, 3, nil)
 	if err != nil || len(warnings) > 0 {
 		t.Fatal(err, warnings)
 	}
@@ -62,7 +62,7 @@ func TestSandbox(t *testing.T) {
 		t.Errorf("searches %q", got)
 	}
 	p.Spec.SetHostnameAsFQDN = ptr.To(true)
-	if cfg, _, _ = Sandbox(node(), p, 0); cfg.Hostname != "p.sub.ns.svc.cluster.local" {
+	if cfg, _, _ = Sandbox(node(), p, 0, nil); cfg.Hostname != "p.sub.ns.svc.cluster.local" {
 		t.Errorf("FQDN %q", cfg.Hostname)
 	}
 }

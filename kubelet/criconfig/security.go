@@ -51,7 +51,7 @@ func containerSecurity(n *Node, pod *corev1.Pod, c *corev1.Container, a Attempt)
 		ReadonlyRootfs:   isTrue(e.ReadOnlyRootFilesystem),
 		NoNewPrivs:       e.AllowPrivilegeEscalation != nil && !*e.AllowPrivilegeEscalation,
 		SelinuxOptions:   selinux(e.SELinuxOptions),
-		NamespaceOptions: namespaces(pod),
+		NamespaceOptions: namespaces(pod, a.Users),
 	}
 	if e.Capabilities != nil {
 		sc.Capabilities = &runtimeapi.Capability{}
@@ -128,8 +128,8 @@ func verifyNonRoot(pod *corev1.Pod, c *corev1.Container, uid *int64, username st
 	return nil
 }
 
-func namespaces(pod *corev1.Pod) *runtimeapi.NamespaceOption {
-	o := &runtimeapi.NamespaceOption{Network: runtimeapi.NamespaceMode_POD, Pid: runtimeapi.NamespaceMode_CONTAINER, Ipc: runtimeapi.NamespaceMode_POD}
+func namespaces(pod *corev1.Pod, users *runtimeapi.UserNamespace) *runtimeapi.NamespaceOption {
+	o := &runtimeapi.NamespaceOption{UsernsOptions: users, Network: runtimeapi.NamespaceMode_POD, Pid: runtimeapi.NamespaceMode_CONTAINER, Ipc: runtimeapi.NamespaceMode_POD}
 	if pod.Spec.HostNetwork {
 		o.Network = runtimeapi.NamespaceMode_NODE
 	}

@@ -84,6 +84,7 @@ type Manager struct {
 	admitted map[types.UID]*corev1.Pod
 	wg       sync.WaitGroup
 
+	users  userTable
 	relist chan struct{}
 	seen   map[types.UID]string // fingerprint of what the runtime had
 }

@@ -353,3 +353,38 @@ func TestReadinessGate(t *testing.T) {
 		t.Error("the gate's condition was dropped")
 	}
 }
+
+func TestUserNamespaces(t *testing.T) {
+	h := newHarness(t)
+	h.start()
+	own := func(p *corev1.Pod) { p.Spec.HostUsers = ptr.To(false) }
+	first := func(c *fakecri.Container) uint32 {
+		u := c.Config.Linux.SecurityContext.NamespaceOptions.UsernsOptions
+		if u == nil || u.Uids[0].Length != 65536 {
+			t.Fatalf("user namespace %v", u)
+		}
+		for _, m := range c.Config.Mounts {
+			if len(m.UidMappings) != 1 || m.UidMappings[0].HostId != u.Uids[0].HostId {
+				t.Errorf("mount %s is not mapped", m.ContainerPath)
+			}
+		}
+		return u.Uids[0].HostId
+	}
+	h.create(newPod("a", own))
+	h.waitPod("a", "ready", ready)
+	h.stop()
+	h.start() // what was given out is known after a restart
+	h.create(newPod("b", own))
+	h.waitPod("b", "ready", ready)
+	cs := h.rt.Containers("c")
+	if a, b := first(cs[1]), first(cs[0]); a != 65536 || b != 131072 {
+		t.Errorf("ids from %d and %d", a, b)
+	}
+	h.del("a", 1)
+	h.wait("gone", func() bool { return h.get("a") == nil && len(h.m.Pods()) == 1 })
+	h.create(newPod("d", own))
+	h.waitPod("d", "ready", ready)
+	if got := first(h.rt.Containers("c")[0]); got != 65536 {
+		t.Errorf("freed ids are not used again: %d", got)
+	}
+}

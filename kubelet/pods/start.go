@@ -31,6 +31,7 @@ type starter struct {
 	sandbox string
 	cfg     *runtimeapi.PodSandboxConfig
 	ips     []string
+	users   *runtimeapi.UserNamespace
 	err     error
 }
 
@@ -106,7 +107,7 @@ func (s *starter) run(ctx context.Context, c *corev1.Container, last *cri.Contai
 	} else {
 		restarts = nextLog(filepath.Join(s.cfg.LogDirectory, c.Name))
 	}
-	a := criconfig.Attempt{RestartCount: restarts, ImageRef: img.Ref, UID: img.UID, Username: img.Username}
+	a := criconfig.Attempt{RestartCount: restarts, ImageRef: img.Ref, UID: img.UID, Username: img.Username, Users: s.users}
 	if target != "" {
 		t := s.rt.Find(target)
 		if t == nil {

@@ -146,7 +146,12 @@ func (w *worker) execute(ctx context.Context, pod *corev1.Pod, rt *cri.Pod, a ac
 	if err := w.imageVolumes(ctx, pod); err != nil {
 		return true, err
 	}
-	cfg, warnings, err := criconfig.Sandbox(w.m.cfg.CRINode(), pod, a.Attempt)
+	users, err := w.m.userNamespace(pod)
+	if err != nil {
+		w.m.podEvent(pod, corev1.EventTypeWarning, "FailedCreatePodSandBox", fmt.Sprintf("Failed to create pod sandbox: %v", err))
+		return true, err
+	}
+	cfg, warnings, err := criconfig.Sandbox(w.m.cfg.CRINode(), pod, a.Attempt, users)
 	if err != nil {
 		w.m.podEvent(pod, corev1.EventTypeWarning, "FailedCreatePodSandBox", fmt.Sprintf("Failed to create pod sandbox: %v", err))
 		return true, err
@@ -160,7 +165,7 @@ func (w *worker) execute(ctx context.Context, pod *corev1.Pod, rt *cri.Pod, a ac
 			return true, err
 		}
 	}
-	s := starter{w: w, pod: pod, rt: rt, sandbox: id, cfg: cfg, ips: orderIPs(ips, w.m.cfg.HostIPs())}
+	s := starter{w: w, pod: pod, rt: rt, sandbox: id, cfg: cfg, users: users, ips: orderIPs(ips, w.m.cfg.HostIPs())}
 	for _, i := range a.EphemeralToStart {
 		e := &pod.Spec.EphemeralContainers[i]
 		c := corev1.Container(e.EphemeralContainerCommon)

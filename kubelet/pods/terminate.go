@@ -130,6 +130,7 @@ func (w *worker) takeDown(pod *corev1.Pod) error {
 	}
 	w.m.cfg.Objects.Unregister(w.uid)
 	w.m.cfg.Images.Forget(w.uid)
+	w.m.users.release(w.uid)
 	w.setUp = false
 	return errors.Join(errs...)
 }
