@@ -68,8 +68,13 @@ func defaultPersistentVolume(pv *v1.PersistentVolume) {
 	setIfEmpty(&pv.Status.Phase, v1.VolumePending)
 	setIfEmpty(&pv.Spec.PersistentVolumeReclaimPolicy, v1.PersistentVolumeReclaimRetain)
 	setIfNil(&pv.Spec.VolumeMode, v1.PersistentVolumeFilesystem)
-	roundUp(pv.Spec.Capacity)
-	s := &pv.Spec.PersistentVolumeSource
+	DefaultPersistentVolumeSource(&pv.Spec)
+}
+
+// DefaultPersistentVolumeSource fills what every persistent volume has, also one that is
+// inline in a volume attachment.
+func DefaultPersistentVolumeSource(s *v1.PersistentVolumeSpec) {
+	roundUp(s.Capacity)
 	defaultHostPath(s.HostPath)
 	defaultAzureDisk(s.AzureDisk)
 	if s.RBD != nil {
