@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/skiff-k8s/skiff/cluster/addons"
 	"github.com/skiff-k8s/skiff/cluster/pki"
 )
 
@@ -57,7 +58,7 @@ func EnsureCredentials(dir string, c *Config) (*Credentials, error) {
 			DNSNames: []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + c.Domain, "localhost", c.NodeName},
 			IPs:      []netip.Addr{loopback, netip.IPv6Loopback(), c.NodeIP, c.ServiceIP(1)},
 		}},
-		{&k.KubeletClient, k.CA, "apiserver-kubelet-client", pki.Leaf{CommonName: "kube-apiserver-kubelet-client", Organizations: []string{"kubeadm:cluster-admins"}, Client: true}},
+		{&k.KubeletClient, k.CA, "apiserver-kubelet-client", pki.Leaf{CommonName: addons.KubeletClientUser, Client: true}},
 		{&k.FrontProxyClient, k.FrontProxyCA, "front-proxy-client", pki.Leaf{CommonName: "front-proxy-client", Client: true}},
 		{&k.Admin, k.CA, "admin", pki.Leaf{CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Client: true}},
 		{&k.Kubelet, k.CA, "kubelet-client", pki.Leaf{CommonName: "system:node:" + c.NodeName, Organizations: []string{"system:nodes"}, Client: true}},

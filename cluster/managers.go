@@ -147,7 +147,12 @@ func newDNSAddon(c *Config, server *apiserver.Server, caches *cacher.Caches, log
 	if err != nil {
 		return nil, err
 	}
-	return component.Func(func(ctx context.Context) error { return runWith(ctx, shared, dns) }), nil
+	return component.Func(func(ctx context.Context) error {
+		if err := addons.EnsureAccess(ctx, clients.Kubernetes); err != nil {
+			return err
+		}
+		return runWith(ctx, shared, dns)
+	}), nil
 }
 
 // runWith runs a component and the informers that it reads.

@@ -13,7 +13,7 @@ type image struct {
 
 const registry = "registry.k8s.io/e2e-test-images/"
 
-func images(agnhost string) []image {
+func images(agnhost, pause string) []image {
 	agnhostFiles := []file{
 		{path: "agnhost", from: agnhost, mode: 0o755},
 		{path: "agnhost-2", link: "/agnhost"},
@@ -39,6 +39,8 @@ func images(agnhost string) []image {
 		agnhostImage,
 		{names: []string{registry + "busybox:1.37.0-2"}, files: busyboxFiles(), cmd: []string{"sh"}},
 		{names: []string{registry + "glibc-dns-testing:2.1.1"}, files: agnhostFiles, cmd: []string{"/bin/sh"}},
+		{names: []string{"registry.k8s.io/pause:3.10.2"}, scratch: true, files: []file{{path: "pause", from: pause, mode: 0o755}},
+			entrypoint: []string{"/pause"}, user: "65535:65535"},
 		nginx("1.27.0-2"),
 		nginx("1.28.0-2"),
 	}

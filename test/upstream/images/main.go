@@ -2,7 +2,7 @@
 // Debian packages and Go builds, into one OCI layout. Every image is a stand-in: it holds
 // what the tests use of the real one, and says so in /etc/skiff-stand-in.
 //
-//	images -out DIR -agnhost FILE [-cache DIR]
+//	images -out DIR -agnhost FILE -pause FILE [-cache DIR]
 package main
 
 import (
@@ -19,20 +19,21 @@ import (
 )
 
 func main() {
-	var out, cache, agnhost string
+	var out, cache, agnhost, pause string
 	flag.StringVar(&out, "out", "", "directory of the OCI layout to make")
 	flag.StringVar(&cache, "cache", "", "directory that keeps the Debian base between runs (default OUT.cache)")
 	flag.StringVar(&agnhost, "agnhost", "", "the built agnhost command")
+	flag.StringVar(&pause, "pause", "", "the built pause command")
 	flag.Parse()
-	if err := run(out, cache, agnhost); err != nil {
+	if err := run(out, cache, agnhost, pause); err != nil {
 		fmt.Fprintln(os.Stderr, "images:", err)
 		os.Exit(1)
 	}
 }
 
-func run(out, cache, agnhost string) error {
-	if out == "" || agnhost == "" {
-		return errors.New("-out and -agnhost are required")
+func run(out, cache, agnhost, pause string) error {
+	if out == "" || agnhost == "" || pause == "" {
+		return errors.New("-out, -agnhost and -pause are required")
 	}
 	if cache == "" {
 		cache = out + ".cache"
@@ -49,7 +50,7 @@ func run(out, cache, agnhost string) error {
 	if err != nil {
 		return fmt.Errorf("make layout: %w", err)
 	}
-	for _, im := range images(agnhost) {
+	for _, im := range images(agnhost, pause) {
 		img, err := build(base, im)
 		if err != nil {
 			return fmt.Errorf("image %s: %w", im.names[0], err)
