@@ -12,6 +12,12 @@ MONITOR_CFLAGS := -std=c11 -D_GNU_SOURCE -Os -Wall -Wextra -Werror -Wshadow -Wco
 	-ffunction-sections -fdata-sections -fno-asynchronous-unwind-tables
 HELPER_TAGS := seccomp,netgo,osusergo,runc_nocriu
 
+# Packs what was built; the sum goes first, so that it never names an older program.
+define pack
+gzip -9 -n -c $(@:.gz=.tmp) > $@.new && rm $(@:.gz=.tmp)
+sha256sum < $@.new | cut -c1-16 > $(@:.gz=.sum) && mv $@.new $@
+endef
+
 .PHONY: embedded
 embedded: $(EMBED)/helper.gz $(EMBED)/monitor.gz $(EMBED)/hello.gz
 
@@ -19,12 +25,12 @@ embedded: $(EMBED)/helper.gz $(EMBED)/monitor.gz $(EMBED)/hello.gz
 $(EMBED)/helper.gz: $(HELPER_GO) go.mod go.sum
 	@test -e /usr/include/seccomp.h || { echo "libseccomp's headers are missing: apt-get install libseccomp-dev" >&2; exit 1; }
 	CGO_ENABLED=1 go build -trimpath -buildvcs=false -tags $(HELPER_TAGS) -ldflags '-s -w -extldflags "-static"' -o $(@:.gz=.tmp) ./containers/helper
-	gzip -9 -n -c $(@:.gz=.tmp) > $@.new && mv $@.new $@ && rm $(@:.gz=.tmp)
+	$(pack)
 
 $(EMBED)/monitor.gz: $(MONITOR_C) $(MONITOR_H)
 	$(CC) $(MONITOR_CFLAGS) -static -s -Wl,--gc-sections -o $(@:.gz=.tmp) $(MONITOR_C)
-	gzip -9 -n -c $(@:.gz=.tmp) > $@.new && mv $@.new $@ && rm $(@:.gz=.tmp)
+	$(pack)
 
 $(EMBED)/hello.gz: $(HELLO_GO) go.mod
 	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags '-s -w' -o $(@:.gz=.tmp) ./cmd/hello
-	gzip -9 -n -c $(@:.gz=.tmp) > $@.new && mv $@.new $@ && rm $(@:.gz=.tmp)
+	$(pack)

@@ -188,6 +188,20 @@ func TestManyPodsAtOnce(t *testing.T) {
 		}
 		return nil
 	})
+	began = time.Now()
+	list, err := h.Runtime.ListPodSandbox(context.Background(), &runtimeapi.ListPodSandboxRequest{})
+	if err != nil || len(list.GetItems()) != len(ids) {
+		t.Fatal(len(list.GetItems()), err)
+	}
+	for _, sb := range list.GetItems() {
+		wg.Go(func() {
+			if _, err := h.Runtime.RemovePodSandbox(context.Background(), &runtimeapi.RemovePodSandboxRequest{PodSandboxId: sb.GetId()}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("gone in %s", time.Since(began))
 }
 
 func TestRuntimeTellsAboutItself(t *testing.T) {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -59,12 +60,15 @@ static void fail(int fd, const char *what, int number)
 	report(fd, buf, t.len);
 }
 
-static void run_helper(int in, int out, int err, int control, int console)
+static void run_helper(pid_t monitor, int in, int out, int err, int control, int console)
 {
 	/* The helper lives for milliseconds: collecting garbage would be waste. */
 	static char *const env[] = { "GOGC=off", "GOMAXPROCS=2", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", NULL };
 	sigset_t none;
 
+	/* Without us nobody would ever wait for what it makes. */
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) < 0 || getppid() != monitor)
+		_exit(126);
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	signal(SIGPIPE, SIG_DFL);
@@ -114,7 +118,7 @@ pid_t start_container(struct stream *out, struct stream *err, int report_fd)
 	int null = high(open("/dev/null", O_RDWR | O_CLOEXEC)), status = 0;
 	char message[CHUNK];
 	size_t len = 0;
-	pid_t helper, init;
+	pid_t helper, init, self = getpid();
 	ssize_t n;
 
 	if (null < 0 || !make_pipe(control)) {
@@ -138,7 +142,7 @@ pid_t start_container(struct stream *out, struct stream *err, int report_fd)
 		return 0;
 	}
 	if (helper == 0)
-		run_helper(in[0] >= 0 ? in[0] : null, o[1] >= 0 ? o[1] : null, e[1] >= 0 ? e[1] : null,
+		run_helper(self, in[0] >= 0 ? in[0] : null, o[1] >= 0 ? o[1] : null, e[1] >= 0 ? e[1] : null,
 			   control[1], console[1]);
 	close(control[1]);
 	close(null);
