@@ -121,7 +121,7 @@ func (h *Handler) refresh() error {
 
 // form is raised when documents change although neither resources nor schemas do:
 // clients keep documents for ever under their hash.
-const form = 2
+const form = 3
 
 // fingerprint changes whenever the document does, without building it: built-in
 // schemas change with the version only.

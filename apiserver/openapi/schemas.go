@@ -95,7 +95,7 @@ func (s *schemas) add(r *seams.Served) error {
 			"metadata":   map[string]any{"$ref": schemaRef + listMetaName, "description": "Standard list metadata."},
 			"items":      map[string]any{"type": "array", "description": "List of " + r.Plural + ".", "items": map[string]any{"$ref": schemaRef + name}},
 		},
-		"x-kubernetes-group-version-kind": []any{kindMap(listKind(r))},
+		kindExtension: []any{kindMap(listKind(r))},
 	})
 	if err != nil {
 		return err
@@ -122,8 +122,30 @@ func withKind(b []byte, gvk schema.GroupVersionKind) ([]byte, error) {
 	if err := json.Unmarshal(b, &m); err != nil {
 		return nil, fmt.Errorf("the schema of %s: %w", gvk, err)
 	}
-	m["x-kubernetes-group-version-kind"] = []any{kindMap(gvk)}
+	wrapReferences(m)
+	m[kindExtension] = []any{kindMap(gvk)}
 	return json.Marshal(m)
+}
+
+// wrapReferences puts references that have a description of their own into allOf, as
+// OpenAPI 3.0 ignores what stands beside a reference.
+func wrapReferences(t map[string]any) {
+	if ref := t["$ref"]; ref != nil && len(t) > 1 {
+		delete(t, "$ref")
+		t["allOf"] = []any{map[string]any{"$ref": ref}}
+	}
+	for _, k := range []string{"items", "additionalProperties"} {
+		if s, ok := t[k].(map[string]any); ok {
+			wrapReferences(s)
+		}
+	}
+	if ps, ok := t["properties"].(map[string]any); ok {
+		for _, p := range ps {
+			if s, ok := p.(map[string]any); ok {
+				wrapReferences(s)
+			}
+		}
+	}
 }
 
 func kindMap(gvk schema.GroupVersionKind) map[string]any {
@@ -165,7 +187,7 @@ func (s *schemas) tie() error {
 		if !ok || bytes.Contains(b, []byte(`"x-kubernetes-group-version-kind"`)) {
 			continue
 		}
-		ext, err := json.Marshal(map[string]any{"x-kubernetes-group-version-kind": ks})
+		ext, err := json.Marshal(map[string]any{kindExtension: ks})
 		if err != nil {
 			return err
 		}

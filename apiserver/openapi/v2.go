@@ -102,37 +102,31 @@ func (h *Handler) documentV2() ([]byte, error) {
 }
 
 // downgrade turns a v3 schema into a v2 one: references move, a reference wrapped in
-// allOf (to carry a default) is bare again, and what v2 does not know is dropped.
+// allOf (to carry a default) is bare again, and what v2 does not know is dropped, in such
+// a way that kubectl's validation by v2 accepts what the server does.
 func downgrade(b json.RawMessage) (json.RawMessage, error) {
 	b = bytes.ReplaceAll(b, []byte(schemaRef), []byte("#/definitions/"))
-	var v any
+	var v map[string]any
 	if err := json.Unmarshal(b, &v); err != nil {
 		return nil, err
 	}
-	return json.Marshal(down(v, true))
-}
-
-// down rewrites a value; isSchema tells a schema from a map of named schemas.
-func down(v any, isSchema bool) any {
-	switch t := v.(type) {
-	case []any:
-		for i := range t {
-			t[i] = down(t[i], isSchema)
+	if v[preserve] == true { // anything goes: any property listed would close the schema
+		out := map[string]any{"type": "object"}
+		if k := v[kindExtension]; k != nil {
+			out[kindExtension] = k
 		}
-		return t
-	case map[string]any:
-		if !isSchema {
-			for k := range t {
-				t[k] = down(t[k], true)
-			}
-			return t
-		}
-		return downSchema(t)
+		return json.Marshal(out)
 	}
-	return v
+	return json.Marshal(down(v))
 }
 
-func downSchema(t map[string]any) any {
+const (
+	preserve      = "x-kubernetes-preserve-unknown-fields"
+	kindExtension = "x-kubernetes-group-version-kind"
+)
+
+// down rewrites a schema.
+func down(t map[string]any) map[string]any {
 	if all, ok := t["allOf"].([]any); ok && len(all) == 1 {
 		if ref, ok := all[0].(map[string]any); ok && ref["$ref"] != nil {
 			out := map[string]any{"$ref": ref["$ref"]}
@@ -142,28 +136,69 @@ func downSchema(t map[string]any) any {
 			return out
 		}
 	}
-	for _, k := range []string{"oneOf", "anyOf", "not", "nullable", "deprecated", "writeOnly"} {
+	for _, k := range []string{"allOf", "oneOf", "anyOf", "not", "deprecated", "writeOnly"} {
 		delete(t, k)
 	}
 	if t["default"] != nil && t["type"] == nil {
 		delete(t, "default")
 	}
-	if t["x-kubernetes-preserve-unknown-fields"] == true && t["properties"] == nil {
+	loosen(t)
+	for _, k := range []string{"items", "additionalProperties"} {
+		if s, ok := t[k].(map[string]any); ok {
+			t[k] = down(s)
+		}
+	}
+	if ps, ok := t["properties"].(map[string]any); ok {
+		for name, p := range ps {
+			s, ok := p.(map[string]any)
+			if !ok {
+				continue
+			}
+			if s["nullable"] == true {
+				t["required"] = without(t["required"], name)
+			}
+			ps[name] = down(s)
+		}
+	}
+	if r, ok := t["required"].([]any); ok && len(r) == 0 {
+		delete(t, "required")
+	}
+	return t
+}
+
+// loosen takes away what makes kubectl refuse nulls and unknown fields.
+func loosen(t map[string]any) {
+	if t["nullable"] == true {
+		for _, k := range []string{"nullable", "type", "items", "properties"} {
+			delete(t, k)
+		}
+	}
+	delete(t, "nullable")
+	if t[preserve] == true {
 		delete(t, "items")
+		delete(t, "properties")
+		if t["type"] == "object" {
+			delete(t, "type")
+		}
+	}
+	if t["type"] == "array" && t["items"] == nil {
+		delete(t, "type")
 	}
 	if t["x-kubernetes-int-or-string"] == true {
 		delete(t, "type")
 	}
-	for _, k := range []string{"items", "additionalProperties"} {
-		if s, ok := t[k].(map[string]any); ok {
-			t[k] = down(s, true)
+}
+
+func without(list any, name string) any {
+	l, ok := list.([]any)
+	if !ok {
+		return list
+	}
+	var out []any
+	for _, v := range l {
+		if v != name {
+			out = append(out, v)
 		}
 	}
-	if p, ok := t["properties"].(map[string]any); ok {
-		t["properties"] = down(p, false)
-	}
-	if all, ok := t["allOf"].([]any); ok {
-		t["allOf"] = down(all, true)
-	}
-	return t
+	return out
 }

@@ -214,8 +214,11 @@ func (p *patcher) decode(data []byte) (obj runtime.Object, problems []error, err
 
 // apply merges an apply configuration; live is nil where it creates.
 func (p *patcher) apply(ctx context.Context, live runtime.Object) (runtime.Object, error) {
-	if live == nil {
+	switch {
+	case live == nil:
 		live = p.r.empty()
+	case p.r.custom: // what comes out may hold parts of what goes in
+		live = live.DeepCopyObject()
 	}
 	conf := &unstructured.Unstructured{Object: map[string]any{}}
 	if err := yaml.Unmarshal(p.body, &conf.Object); err != nil {
@@ -226,25 +229,21 @@ func (p *patcher) apply(ctx context.Context, live runtime.Object) (runtime.Objec
 		return nil, apierrors.NewInternalError(err)
 	}
 	force := p.opts.Force != nil && *p.opts.Force
-	var unknown []error
-	if p.r.custom {
-		unknown = p.r.prune(conf)
-	}
 	obj, err := fm.Apply(live, conf, p.opts.FieldManager, force)
 	if err != nil {
 		return nil, err
 	}
 	if p.strict() {
 		if err := yaml.UnmarshalStrict(p.body, &map[string]any{}); err != nil {
-			unknown = append(unknown, err)
+			if p.opts.FieldValidation == metav1.FieldValidationStrict {
+				return nil, apierrors.NewBadRequest(fmt.Sprintf("error strict decoding patch: %v", err))
+			}
+			warnStrict(ctx, []error{err})
 		}
-		if len(unknown) > 0 && p.opts.FieldValidation == metav1.FieldValidationStrict {
-			return nil, apierrors.NewBadRequest(fmt.Sprintf("error strict decoding patch: %v", unknown[0]))
-		}
-		warnStrict(ctx, unknown)
 	}
 	if obj == nil || obj == live { // nothing changes
 		return live.DeepCopyObject(), nil
 	}
+	p.r.prune(obj) // what the live object had of fields that the schema lost
 	return obj, nil
 }
