@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/skiff-k8s/skiff/api/podfit"
 	"github.com/skiff-k8s/skiff/kubelet/cri"
@@ -19,6 +20,7 @@ type actions struct {
 	// Indexes into the spec's lists, in the order in which to start.
 	InitToStart, ToStart, EphemeralToStart []int
 	Kill                                   []kill
+	Update                                 []update
 }
 
 type kill struct {
@@ -44,7 +46,9 @@ type probeView interface {
 
 // computeActions decides, from what a pod should be and what the runtime has of
 // it, what to do next. It is pure; waiting out a crash loop is up to the caller.
-func computeActions(pod *corev1.Pod, rt *cri.Pod, pv probeView) actions {
+//
+// limits are what a container should run with; nil: what it has is left alone.
+func computeActions(pod *corev1.Pod, rt *cri.Pod, pv probeView, limits func(*corev1.Container) *runtimeapi.LinuxContainerResources) actions {
 	change, attempt, id, _ := sandboxChanged(pod, rt)
 	a := actions{KillPod: change, CreateSandbox: change, SandboxID: id, Attempt: attempt}
 	if change {
@@ -55,7 +59,10 @@ func computeActions(pod *corev1.Pod, rt *cri.Pod, pv probeView) actions {
 			a.EphemeralToStart = append(a.EphemeralToStart, i)
 		}
 	}
-	if !initActions(pod, rt, pv, &a) || a.KillPod {
+	if limits == nil {
+		limits = func(*corev1.Container) *runtimeapi.LinuxContainerResources { return nil }
+	}
+	if !initActions(pod, rt, pv, limits, &a) || a.KillPod {
 		return a
 	}
 
@@ -86,6 +93,13 @@ func computeActions(pod *corev1.Pod, rt *cri.Pod, pv probeView) actions {
 		case pv.Result(st.ID, probes.Startup) == probes.Failure:
 			k.Message, k.Reason = fmt.Sprintf("Container %s failed startup probe", c.Name), killStartup
 		default:
+			want := limits(c)
+			if needed, again := resizeOf(c, st, want); again {
+				k.Message, restart = fmt.Sprintf("Container %s resize requires restart", c.Name), true
+				break
+			} else if needed {
+				a.Update = append(a.Update, update{st.ID, c, want})
+			}
 			keep++
 			continue
 		}
@@ -135,7 +149,7 @@ func anew(pod *corev1.Pod, rt *cri.Pod, a actions) actions {
 }
 
 // initActions decides about init containers and tells whether the pod is initialised.
-func initActions(pod *corev1.Pod, rt *cri.Pod, pv probeView, a *actions) bool {
+func initActions(pod *corev1.Pod, rt *cri.Pod, pv probeView, limits func(*corev1.Container) *runtimeapi.LinuxContainerResources, a *actions) bool {
 	list := pod.Spec.InitContainers
 	if len(list) == 0 {
 		return true
@@ -193,6 +207,14 @@ func initActions(pod *corev1.Pod, rt *cri.Pod, pv probeView, a *actions) bool {
 			case c.LivenessProbe != nil && pv.Result(st.ID, probes.Liveness) == probes.Failure:
 				a.Kill = append(a.Kill, kill{st.ID, c, fmt.Sprintf("Init container %s failed liveness probe", c.Name), killLiveness})
 				start[i] = true
+			default:
+				want := limits(c)
+				if needed, again := resizeOf(c, st, want); again {
+					a.Kill = append(a.Kill, kill{st.ID, c, fmt.Sprintf("Container %s resize requires restart", c.Name), killOther})
+					start[i] = true
+				} else if needed {
+					a.Update = append(a.Update, update{st.ID, c, want})
+				}
 			}
 		case cri.StateExited:
 			switch {

@@ -147,7 +147,7 @@ func TestComputeActions(t *testing.T) {
 		{"sidecar before running init", "sandbox s:exit1 j:running", init("s+", "j"), nil, "init0"},
 	} {
 		pod := newPod("p", tc.pod)
-		if got := computeActions(pod, state(pod, tc.state), tc.probes).String(); got != tc.want {
+		if got := computeActions(pod, state(pod, tc.state), tc.probes, nil).String(); got != tc.want {
 			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
 		}
 	}
@@ -155,11 +155,11 @@ func TestComputeActions(t *testing.T) {
 	pod := newPod("p", two)
 	rt := state(pod, "sandbox a:running b:running")
 	pod.Spec.Containers[0].Image = "other:2"
-	if got := computeActions(pod, rt, results{}); got.String() != "kill:a c0" || got.Kill[0].Message != "Container a definition changed, will be restarted" {
+	if got := computeActions(pod, rt, results{}, nil); got.String() != "kill:a c0" || got.Kill[0].Message != "Container a definition changed, will be restarted" {
 		t.Errorf("changed image: %v", got)
 	}
 	pod.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug"}}}
-	if got := computeActions(pod, state(pod, "sandbox a:running b:running"), results{}).String(); got != "eph0" {
+	if got := computeActions(pod, state(pod, "sandbox a:running b:running"), results{}, nil).String(); got != "eph0" {
 		t.Errorf("ephemeral container: %q", got)
 	}
 }

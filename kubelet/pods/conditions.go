@@ -13,7 +13,8 @@ import (
 // ownCondition tells whether the kubelet alone writes a pod condition.
 func ownCondition(t corev1.PodConditionType) bool {
 	switch t {
-	case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReadyToStartContainers:
+	case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReadyToStartContainers,
+		corev1.PodResizePending, corev1.PodResizeInProgress:
 		return true
 	}
 	return false

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
@@ -387,4 +388,58 @@ func TestUserNamespaces(t *testing.T) {
 	if got := first(h.rt.Containers("c")[0]); got != 65536 {
 		t.Errorf("freed ids are not used again: %d", got)
 	}
+}
+
+func TestResize(t *testing.T) {
+	h := newHarness(t)
+	h.start()
+	list := func(cpu, mem string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(mem)}
+	}
+	h.create(newPod("a", func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: list("100m", "50Mi"), Limits: list("200m", "100Mi")}
+	}))
+	h.waitPod("a", "ready", ready)
+	run := h.rt.Containers("c")[0]
+	resize := func(gen int64, requests, limits corev1.ResourceList) {
+		t.Helper()
+		p := h.get("a")
+		p.Generation = gen
+		p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: requests, Limits: limits}
+		if _, err := h.client.CoreV1().Pods("ns").Update(context.Background(), p, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	resize(2, list("500m", "60Mi"), list("1", "200Mi"))
+	p := h.waitPod("a", "resized", func(p *corev1.Pod) bool {
+		cs := p.Status.ContainerStatuses[0]
+		return p.Status.ObservedGeneration == 2 && cs.Resources.Limits.Memory().String() == "200Mi" && condition(p.Status.Conditions, corev1.PodResizeInProgress) == nil
+	})
+	if cs := p.Status.ContainerStatuses[0]; cs.AllocatedResources.Cpu().String() != "500m" || cs.RestartCount != 0 || !h.rt.Running(run) {
+		t.Errorf("%+v", cs)
+	}
+	h.rt.Set(func() {
+		if r := run.Config.Linux.Resources; r.CpuShares != 512 || r.CpuQuota != 100000 && r.CpuQuota != 0 || r.MemoryLimitInBytes != 200<<20 {
+			t.Errorf("the runtime has %+v", r)
+		}
+	})
+	// More than the node has: it stays as it is, and says so.
+	resize(3, list("9", "60Mi"), list("9", "200Mi"))
+	p = h.waitPod("a", "refused", func(p *corev1.Pod) bool {
+		c := condition(p.Status.Conditions, corev1.PodResizePending)
+		return c != nil && c.Reason == corev1.PodReasonInfeasible && p.Status.ObservedGeneration == 3
+	})
+	if cs := p.Status.ContainerStatuses[0]; cs.AllocatedResources.Cpu().String() != "500m" || cs.Resources.Requests.Cpu().String() != "500m" {
+		t.Errorf("%+v", cs)
+	}
+	// A new kubelet knows what was granted.
+	h.stop()
+	h.start()
+	h.wait("taken over", func() bool { return len(h.m.Pods()) == 1 })
+	time.Sleep(100 * time.Millisecond)
+	if q := h.get("a").Status.ContainerStatuses[0].AllocatedResources[corev1.ResourceCPU]; q.String() != "500m" || !h.rt.Running(run) {
+		t.Errorf("after a restart %s is granted", q.String())
+	}
+	resize(4, list("500m", "60Mi"), list("1", "200Mi"))
+	h.waitPod("a", "taken back", func(p *corev1.Pod) bool { return condition(p.Status.Conditions, corev1.PodResizePending) == nil })
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/skiff-k8s/skiff/api/podfit"
 	"github.com/skiff-k8s/skiff/kubelet/cri"
+	"github.com/skiff-k8s/skiff/kubelet/criconfig"
 	"github.com/skiff-k8s/skiff/kubelet/probes"
 )
 
@@ -31,7 +32,9 @@ type statusInput struct {
 	RuntimeName string // the runtime's name, the scheme of container ids
 	// Terminal: no container will be started again.
 	Terminal bool
-	Now      time.Time
+	// Resize are the conditions that tell of a resize.
+	Resize []corev1.PodCondition
+	Now    time.Time
 }
 
 // makeStatus computes the API status. It is pure; the phase is what the containers
@@ -80,6 +83,9 @@ func makeStatus(in statusInput) corev1.PodStatus {
 		if !ownCondition(c.Type) {
 			s.Conditions = append(s.Conditions, c)
 		}
+	}
+	if !in.Terminal {
+		s.Conditions = append(s.Conditions, in.Resize...)
 	}
 	conditions(in, &s, all)
 
@@ -246,16 +252,22 @@ func fromRuntime(in statusInput, c *corev1.Container, r *cri.Container, old *cor
 	return st
 }
 
-// actualResources are the spec's, with limits as the runtime has set them.
+// actualResources are what was granted, with CPU and memory as the runtime has set
+// them. What the kernel's units can't express exactly is shown as granted.
 func actualResources(c *corev1.Container, r *cri.Container) *corev1.ResourceRequirements {
 	out := c.Resources.DeepCopy()
-	if r.State != cri.StateRunning || r.Resources == nil || out.Limits == nil {
+	have := r.Resources
+	if r.State != cri.StateRunning || have == nil {
 		return out
 	}
-	if _, ok := out.Limits[corev1.ResourceMemory]; ok && r.Resources.MemoryLimitInBytes > 0 {
-		if q := out.Limits[corev1.ResourceMemory]; q.Value() != r.Resources.MemoryLimitInBytes {
-			out.Limits[corev1.ResourceMemory] = *resource.NewQuantity(r.Resources.MemoryLimitInBytes, resource.BinarySI)
-		}
+	if q, ok := out.Limits[corev1.ResourceMemory]; ok && have.MemoryLimitInBytes > 0 && q.Value() != have.MemoryLimitInBytes {
+		out.Limits[corev1.ResourceMemory] = *resource.NewQuantity(have.MemoryLimitInBytes, resource.BinarySI)
+	}
+	if q, ok := out.Limits[corev1.ResourceCPU]; ok && have.CpuQuota > 0 && have.CpuPeriod > 0 && criconfig.Quota(q.MilliValue()) != have.CpuQuota {
+		out.Limits[corev1.ResourceCPU] = *resource.NewMilliQuantity(have.CpuQuota*1000/have.CpuPeriod, resource.DecimalSI)
+	}
+	if q, ok := out.Requests[corev1.ResourceCPU]; ok && have.CpuShares > 0 && criconfig.Shares(q.MilliValue()) != have.CpuShares {
+		out.Requests[corev1.ResourceCPU] = *resource.NewMilliQuantity(have.CpuShares*1000/1024, resource.DecimalSI)
 	}
 	return out
 }

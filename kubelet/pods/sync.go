@@ -34,7 +34,15 @@ func (w *worker) sync(ctx context.Context, pod *corev1.Pod, rt *cri.Pod, st core
 	if err := w.prepare(ctx, pod); err != nil {
 		return
 	}
-	a := computeActions(pod, rt, w.m.probes)
+	node := w.m.cfg.CRINode()
+	a := computeActions(pod, rt, w.m.probes, func(c *corev1.Container) *runtimeapi.LinuxContainerResources {
+		return criconfig.ContainerResources(node, pod, c)
+	})
+	if w.resize.running && len(a.Update) == 0 && w.resize.failure == "" && w.resize.granted.fits(pod) {
+		w.resize.running = false
+		w.m.podEvent(pod, corev1.EventTypeNormal, "ResizeCompleted", "Pod resize completed")
+		w.publish(pod, w.makeStatus(pod, rt, false), false)
+	}
 	acted, err := w.execute(ctx, pod, rt, a)
 	if ctx.Err() != nil {
 		return // overtaken by news, which wake us
@@ -72,6 +80,7 @@ func (w *worker) report(ctx context.Context, pod *corev1.Pod) {
 func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) error {
 	w.m.cfg.Objects.Register(pod)
 	if !w.setUp {
+		w.resize.group = criconfig.PodLimits(pod, w.m.cfg.CRINode().CPUQuota, w.m.cfg.PodPidsLimit)
 		if err := w.m.ensureGroup(pod); err != nil {
 			w.m.podEvent(pod, corev1.EventTypeWarning, "FailedCreatePodContainer", fmt.Sprintf("unable to ensure pod container exists: %v", err))
 			w.retry()
@@ -138,6 +147,13 @@ func (w *worker) execute(ctx context.Context, pod *corev1.Pod, rt *cri.Pod, a ac
 		if err := w.killContainer(ctx, pod, k.Container, k.ID, k.Message, k.Reason, nil, nil); err != nil {
 			return true, err
 		}
+	}
+	if len(a.Update) > 0 && !a.KillPod {
+		acted = true
+		if err := w.applyResizes(ctx, pod, a.Update); err != nil {
+			return true, err
+		}
+		w.again(time.Now()) // to see that it is so
 	}
 	start := len(a.InitToStart) + len(a.ToStart) + len(a.EphemeralToStart)
 	if start == 0 && !a.CreateSandbox {

@@ -36,9 +36,10 @@ type worker struct {
 	waiting   map[string]waitReason
 	crashes   map[string]*crashLoop
 	images    map[string]string // resolved images of image volumes
-	setUp     bool              // group and registrations are made
-	ended     bool              // all is stopped and taken away
-	failures  int               // of steps in a row
+	resize    resizeState
+	setUp     bool // group and registrations are made
+	ended     bool // all is stopped and taken away
+	failures  int  // of steps in a row
 	mountFail int
 	nextAt    time.Time
 }
@@ -197,6 +198,11 @@ func (w *worker) step(parent context.Context) bool {
 		}
 		return false
 	}
+	if !ending {
+		pod = w.allocate(pod)
+	} else if w.resize.granted != nil {
+		pod = w.resize.granted.with(pod)
+	}
 	w.setProbes(pod, rt, ending)
 	if ev == nil && !ending {
 		if ev = w.deadline(pod); ev != nil {
@@ -241,9 +247,11 @@ func (w *worker) oldStatus(pod *corev1.Pod) *corev1.PodStatus {
 }
 
 func (w *worker) makeStatus(pod *corev1.Pod, rt *cri.Pod, terminal bool) corev1.PodStatus {
+	now := time.Now().Truncate(time.Second)
 	return makeStatus(statusInput{
-		Pod: pod, Runtime: rt, Old: w.oldStatus(pod), Waiting: w.waiting, Probes: w.m.probes, HostIPs: w.m.cfg.HostIPs(),
-		RuntimeName: w.m.cfg.RuntimeName(), Terminal: terminal, Now: time.Now().Truncate(time.Second),
+		Resize: w.resize.conditions(pod, w.oldStatus(pod), now),
+		Pod:    pod, Runtime: rt, Old: w.oldStatus(pod), Waiting: w.waiting, Probes: w.m.probes, HostIPs: w.m.cfg.HostIPs(),
+		RuntimeName: w.m.cfg.RuntimeName(), Terminal: terminal, Now: now,
 	})
 }
 

@@ -178,7 +178,11 @@ func statusPatch(base *corev1.Pod, st corev1.PodStatus) ([]byte, error) {
 	// In the API's order, so that equal lists compare equal.
 	var merged []corev1.PodCondition
 	for _, c := range base.Status.Conditions {
-		if ours := condition(st.Conditions, c.Type); ours != nil && ownCondition(c.Type) {
+		if ownCondition(c.Type) {
+			ours := condition(st.Conditions, c.Type)
+			if ours == nil {
+				continue
+			}
 			c = *ours
 		}
 		merged = append(merged, c)

@@ -230,6 +230,7 @@ func (s *Server) status(c *Container) *runtimeapi.ContainerStatus {
 		Id: c.ID, Metadata: c.Config.Metadata, State: c.state, CreatedAt: c.created, StartedAt: c.started, FinishedAt: c.finished, ExitCode: c.code,
 		Image: &runtimeapi.ImageSpec{Image: c.Config.GetImage().GetUserSpecifiedImage(), UserSpecifiedImage: c.Config.GetImage().GetUserSpecifiedImage()}, ImageRef: c.Config.GetImage().GetImage(),
 		Reason: c.reason, Message: c.message, Labels: c.Config.Labels, Annotations: c.Config.Annotations, Mounts: c.Config.Mounts, LogPath: c.logPath,
+		Resources: &runtimeapi.ContainerResources{Linux: c.Config.GetLinux().GetResources()},
 	}
 }
 
@@ -248,7 +249,14 @@ func (s *Server) ReopenContainerLog(_ context.Context, r *runtimeapi.ReopenConta
 }
 
 // UpdateContainerResources implements the RuntimeService.
-func (s *Server) UpdateContainerResources(context.Context, *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+func (s *Server) UpdateContainerResources(_ context.Context, r *runtimeapi.UpdateContainerResourcesRequest) (*runtimeapi.UpdateContainerResourcesResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.containers[r.ContainerId]
+	if c == nil {
+		return nil, notFound("container", r.ContainerId)
+	}
+	c.Config.Linux.Resources = r.Linux
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }
 
