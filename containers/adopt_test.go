@@ -104,14 +104,44 @@ func TestDownAfterKill(t *testing.T) {
 	// The harness takes the rest down and looks for what is left.
 }
 
+// A container can be signalled as soon as it is said to run.
+func TestStopRightAfterStart(t *testing.T) {
+	h := newHarness(t)
+	img := h.pull("busybox", busyboxImage(t, nil))
+	sb, cfg := h.sandbox(nil)
+	for i := range 10 {
+		id := h.create(sb, cfg, img, func(c *runtimeapi.ContainerConfig) {
+			// As pid 1 without a handler, sleep does not end by SIGTERM.
+			c.Command, c.LogPath = []string{"sleep", "1000"}, fmt.Sprintf("%d.log", i)
+			c.Linux.SecurityContext.NoNewPrivs = i%2 == 0
+		})
+		h.start(id)
+		if err := monitor.Signal(filepath.Join(h.dir, "run/containers", id), syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.Runtime.StopContainer(context.Background(), &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
+			t.Fatal(err)
+		}
+		if st := h.status(id); st.GetExitCode() != 137 {
+			t.Errorf("status %v", st)
+		}
+	}
+}
+
 func TestStopEscalates(t *testing.T) {
 	h := newHarness(t)
 	img := h.pull("busybox", busyboxImage(t, nil))
 	sb, cfg := h.sandbox(nil)
 	id := h.create(sb, cfg, img, func(c *runtimeapi.ContainerConfig) {
-		c.Command = []string{"sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"}
+		c.Command = []string{"sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.05; done"}
 	})
 	h.start(id)
+	h.eventually("trap", func() error {
+		if out := h.output(id); out != "deaf\n" {
+			return fmt.Errorf("output %q", out)
+		}
+		return nil
+	})
 	ctx := context.Background()
 	if _, err := h.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id, Timeout: 1}); err != nil {
 		t.Fatal(err)

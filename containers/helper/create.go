@@ -4,8 +4,11 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"strings"
+	"time"
 
 	"github.com/opencontainers/runc/libcontainer"
 	"github.com/opencontainers/runc/libcontainer/specconv"
@@ -80,5 +83,38 @@ func start(root, id, specFile string) (int, error) {
 		}
 		return 0, err
 	}
-	return p.Pid()
+	pid, err := p.Pid()
+	if err != nil {
+		return 0, err
+	}
+	return pid, awaitExec(pid)
 }
+
+// awaitExec waits until the process has become the container's command. Until
+// then it is libcontainer's init, a Go program, which takes the first signal
+// for a reason to exit with status 2; whoever is told that the container runs
+// may signal it at once. There is nothing to wait on: the name is polled.
+func awaitExec(pid int) error {
+	const patience = 10 * time.Second
+	comm := fmt.Sprintf("/proc/%d/comm", pid)
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		b, err := os.ReadFile(comm)
+		if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			return nil // over already
+		}
+		if err != nil {
+			return fmt.Errorf("look at process %d: %w", pid, err)
+		}
+		if !strings.HasPrefix(string(b), initName) {
+			return nil
+		}
+		if state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)); err == nil && strings.Contains(string(state), ") Z ") {
+			return nil // the command could not be executed; the monitor tells
+		}
+		time.Sleep(200 * time.Microsecond)
+	}
+	return nil
+}
+
+// initName is what libcontainer's stage in the container is called.
+const initName = "runc:["
