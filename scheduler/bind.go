@@ -50,18 +50,16 @@ func (s *Scheduler) bind(ctx context.Context, it *queue.Item, pr *profile, c *fr
 		}
 	}
 	if b.waiting == nil {
-		s.write(ctx, func(ctx context.Context) { s.finish(ctx, b, s.commit(ctx, b)) })
+		s.wg.Go(func() { s.finish(ctx, b, s.commit(ctx, b)) })
 		return
 	}
-	// A waiting pod holds no write token.
 	s.wg.Go(func() {
 		timer := s.cfg.Clock.NewTimer(longest)
 		defer timer.Stop()
 		select {
 		case err := <-b.verdict:
 			if err == nil {
-				s.write(ctx, func(ctx context.Context) { s.finish(ctx, b, s.commit(ctx, b)) })
-				return
+				err = s.commit(ctx, b)
 			}
 			s.finish(ctx, b, err)
 		case <-timer.C():
@@ -104,12 +102,18 @@ func (b *binding) decide(err error) {
 	}
 }
 
-// commit runs PreBind and Bind.
+// commit runs PreBind and Bind. Only the latter counts as a write: the former may wait long.
 func (s *Scheduler) commit(ctx context.Context, b *binding) error {
 	for _, pl := range b.profile.preBinds {
 		if err := pl.PreBind(ctx, b.cycle, b.node); err != nil {
 			return fmt.Errorf("preparing to bind: %w", err)
 		}
+	}
+	select {
+	case s.writes <- struct{}{}:
+		defer func() { <-s.writes }()
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 	if len(b.profile.binds) > 0 {
 		return b.profile.binds[0].Bind(ctx, b.item.Pod.Pod, b.node)

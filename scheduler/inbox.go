@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/client-go/tools/cache"
 
@@ -84,12 +85,19 @@ func (s *Scheduler) watch() error {
 	return errors.Join(
 		on(s, core.Nodes().Informer(), s.nodeChanged),
 		on(s, core.Pods().Informer(), s.podChanged),
+		on(s, core.PersistentVolumeClaims().Informer(), func(_, _ *corev1.PersistentVolumeClaim, now time.Time) { s.volumeChanged(now) }),
+		on(s, core.PersistentVolumes().Informer(), func(_, _ *corev1.PersistentVolume, now time.Time) { s.volumeChanged(now) }),
+		on(s, s.cfg.Informers.Storage().V1().StorageClasses().Informer(), func(_, _ *storagev1.StorageClass, now time.Time) { s.volumeChanged(now) }),
 		on(s, core.Namespaces().Informer(), func(old, ns *corev1.Namespace, now time.Time) {
 			if old != nil && ns != nil && !maps.Equal(old.Labels, ns.Labels) {
 				s.queue.Event(framework.Event{Kind: framework.NamespaceChange}, now)
 			}
 		}),
 	)
+}
+
+func (s *Scheduler) volumeChanged(now time.Time) {
+	s.queue.Event(framework.Event{Kind: framework.VolumeChange}, now)
 }
 
 // nodeChanged applies a node's event; old is nil for a new one, node for a deleted one.

@@ -60,6 +60,8 @@ type Scheduler struct {
 	writes   chan struct{} // holds a token per write under way
 	wg       sync.WaitGroup
 
+	volumeBinding framework.Plugin
+
 	// The loop's own.
 	ctx       context.Context // of Run
 	snap      *snapshot.Snapshot

@@ -18,6 +18,8 @@ import (
 	"github.com/skiff-k8s/skiff/scheduler/framework"
 	"github.com/skiff-k8s/skiff/scheduler/plugins/interpodaffinity"
 	"github.com/skiff-k8s/skiff/scheduler/plugins/podtopologyspread"
+	"github.com/skiff-k8s/skiff/scheduler/plugins/volumebinding"
+	"github.com/skiff-k8s/skiff/scheduler/plugins/volumerestrictions"
 	"github.com/skiff-k8s/skiff/scheduler/preempt"
 	"github.com/skiff-k8s/skiff/scheduler/snapshot"
 )
@@ -31,6 +33,8 @@ func (s *Scheduler) sharedPlugins() []framework.Plugin {
 		apps.ReplicaSets().Informer().HasSynced, pdbs.Informer().HasSynced)
 	namespaces := core.Namespaces().Lister()
 	return []framework.Plugin{
+		volumerestrictions.New(core.PersistentVolumeClaims().Lister()),
+		s.volumes(),
 		podtopologyspread.New(s.group),
 		interpodaffinity.New(func(ns string) labels.Set {
 			n, err := namespaces.Get(ns)
@@ -44,6 +48,14 @@ func (s *Scheduler) sharedPlugins() []framework.Plugin {
 			func(n int) int { return s.search.rnd.IntN(n) },
 			s.evict),
 	}
+}
+
+// volumes makes the one VolumeBinding of all profiles: what it promises holds for all.
+func (s *Scheduler) volumes() framework.Plugin {
+	if s.volumeBinding == nil {
+		s.volumeBinding = volumebinding.New(s.cfg.Client, s.cfg.Informers, s.cfg.Clock)
+	}
+	return s.volumeBinding
 }
 
 // group returns the selector of the pods that belong together with p: those of its

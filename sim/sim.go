@@ -220,7 +220,7 @@ func (c *Cluster) control(ctx context.Context) error {
 	m, err := controllers.New(controllers.Config{
 		Clients: base, As: as, Discovery: base.Kubernetes.Discovery(),
 		Informers:    inproc.NewInformerFactory(c.Caches, base.Kubernetes, 0),
-		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}, RootCA: []byte("a CA"),
+		ClusterCIDRs: []netip.Prefix{netip.MustParsePrefix("10.128.0.0/9")}, RootCA: []byte("a CA"),
 		Logger: c.log,
 	})
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-func start(t *testing.T, nodes int) *Cluster {
+func start(t testing.TB, nodes int) *Cluster {
 	t.Helper()
 	level := slog.LevelWarn
 	if os.Getenv("SIM_DEBUG") != "" {

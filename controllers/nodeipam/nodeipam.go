@@ -23,6 +23,10 @@ import (
 	"github.com/skiff-k8s/skiff/controllers/controller"
 )
 
+// exhausted is how soon to look again when all is given away. A node that goes wakes us
+// up before.
+const exhausted = 5 * time.Minute
+
 // Config says what there is to give.
 type Config struct {
 	controller.Config
@@ -66,7 +70,10 @@ func New(cfg Config) (*Controller, error) {
 	return c, controller.Watch(c.loop, nodes.Informer(), controller.Handlers[*corev1.Node]{
 		Added:   c.check,
 		Updated: func(_, n *corev1.Node) { c.check(n) },
-		Deleted: c.forget,
+		Deleted: func(n *corev1.Node) {
+			c.forget(n)
+			c.wake()
+		},
 	})
 }
 
@@ -79,6 +86,19 @@ func (c *Controller) check(n *corev1.Node) {
 		return
 	}
 	c.forget(n) // the lister shows it now
+}
+
+// wake looks at the nodes that have none.
+func (c *Controller) wake() {
+	all, err := c.nodes.List(labels.Everything())
+	if err != nil {
+		return
+	}
+	for _, n := range all {
+		if n.Spec.PodCIDR == "" && len(n.Spec.PodCIDRs) == 0 {
+			c.loop.Add(controller.KeyOf(n))
+		}
+	}
 }
 
 func (c *Controller) forget(n *corev1.Node) {
@@ -124,7 +144,8 @@ func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Du
 	c.mu.Unlock()
 	if err != nil {
 		c.cfg.Events.Eventf(node, corev1.EventTypeNormal, "CIDRNotAvailable", "Node %s status is now: CIDRNotAvailable", node.Name)
-		return 0, err
+		c.cfg.Logger.Warn("node gets no pod CIDR", "controller", "node-ipam-controller", "node", node.Name, "err", err)
+		return exhausted, nil
 	}
 	// Only an empty podCIDR may be set: with two allocators at a time the second write fails.
 	patch, err := json.Marshal(map[string]any{
@@ -160,22 +181,42 @@ func Allocate(ranges []netip.Prefix, masks []int, used map[string]bool) ([]strin
 	return cidrs, nil
 }
 
+// free finds the first part of r that overlaps none of the taken.
 func free(r netip.Prefix, mask int, taken []netip.Prefix) (netip.Prefix, bool) {
 	count := uint64(1) << min(mask-r.Bits(), 24)
-	for n := range count {
-		p := netip.PrefixFrom(nth(r.Addr(), mask, n), mask)
-		ok := true
-		for _, t := range taken {
-			if t.Overlaps(p) {
-				ok = false
-				break
-			}
+	used := make(map[uint64]bool, len(taken))
+	for _, t := range taken {
+		if t.Bits() <= r.Bits() {
+			return netip.Prefix{}, false
 		}
-		if ok {
-			return p, true
+		first := indexOf(r.Addr(), t.Addr(), mask)
+		last := first
+		if t.Bits() < mask {
+			last = first + uint64(1)<<(mask-t.Bits()) - 1
+		}
+		for n := first; n <= last && n < count; n++ {
+			used[n] = true
+		}
+	}
+	for n := range count {
+		if !used[n] {
+			return netip.PrefixFrom(nth(r.Addr(), mask, n), mask), true
 		}
 	}
 	return netip.Prefix{}, false
+}
+
+// indexOf is the number of the subnet of base that an address is in.
+func indexOf(base, a netip.Addr, mask int) uint64 {
+	if base.Is4() {
+		x, y := base.As4(), a.As4()
+		return uint64(binary.BigEndian.Uint32(y[:])-binary.BigEndian.Uint32(x[:])) >> (32 - mask)
+	}
+	x, y := base.As16(), a.As16()
+	if mask <= 64 {
+		return (binary.BigEndian.Uint64(y[:8]) - binary.BigEndian.Uint64(x[:8])) >> (64 - mask)
+	}
+	return (binary.BigEndian.Uint64(y[8:]) - binary.BigEndian.Uint64(x[8:])) >> (128 - mask)
 }
 
 // nth is base plus n subnets of the given prefix length.
