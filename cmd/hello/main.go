@@ -95,10 +95,13 @@ func (s *server) serve(ctx context.Context, c net.Conn) {
 		if method == "HEAD" {
 			body = ""
 		}
-		if _, err := c.Write([]byte(head + body)); err != nil || connection == "close" {
+		if _, err := c.Write([]byte(head + body)); err != nil {
 			return
 		}
 		fmt.Printf("%s %s %s %s\n", c.RemoteAddr(), method, target, status)
+		if connection == "close" {
+			return
+		}
 	}
 }
 

@@ -35,6 +35,8 @@ func root() *cobra.Command {
 		Short:         "A whole Kubernetes cluster in one small binary",
 		SilenceErrors: true,
 		SilenceUsage:  true,
+		// Suggestions would spread an error over several lines.
+		DisableSuggestions: true,
 		CompletionOptions: cobra.CompletionOptions{
 			HiddenDefaultCmd: true,
 		},

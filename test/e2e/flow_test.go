@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -35,7 +36,7 @@ func TestMainJob(t *testing.T) {
 		if len(lines) != 3 {
 			t.Errorf("%d pods, want 3", len(lines))
 		}
-		wide := c.k(t, "get", "pods", "-o", "wide")
+		wide := c.k(t, "get", "pods", "-l", "app=web", "-o", "wide")
 		if !strings.Contains(wide, "NOMINATED NODE") || strings.Count(wide, "Running") != 3 {
 			t.Errorf("get pods -o wide:\n%s", wide)
 		}
@@ -94,19 +95,20 @@ func TestMainJob(t *testing.T) {
 		}
 		defer func() { _ = follow.Process.Kill(); _ = follow.Wait() }()
 		podIP := c.k(t, "get", pod, "-o", "jsonpath={.status.podIP}")
-		lines := make(chan string, 1)
+		seen := make(chan struct{})
 		go func() {
-			buf := make([]byte, 4096)
-			n, _ := pipe.Read(buf)
-			lines <- string(buf[:n])
+			sc := bufio.NewScanner(pipe)
+			for sc.Scan() {
+				if strings.Contains(sc.Text(), "/followed") { // probes are logged too
+					close(seen)
+					return
+				}
+			}
 		}()
 		eventually(t, 10*time.Second, "a request shows in logs -f", func() error {
 			get(t, "http://"+podIP+":8080/followed")
 			select {
-			case l := <-lines:
-				if !strings.Contains(l, "/followed") {
-					return fmt.Errorf("line %q", l)
-				}
+			case <-seen:
 				return nil
 			default:
 				return errors.New("no line yet")

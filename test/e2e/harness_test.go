@@ -173,7 +173,7 @@ func traces(t testing.TB) []string {
 		t.Fatal(err)
 	}
 	add("link", firstFields(links), func(string) bool { return true })
-	tables, err := run("nft", "list", "tables")
+	tables, err := run("nft", "-t", "list", "tables")
 	if err != nil {
 		t.Fatal(err)
 	}
