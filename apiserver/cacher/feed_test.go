@@ -153,7 +153,7 @@ func TestFeedCompacted(t *testing.T) {
 func TestNotReady(t *testing.T) {
 	w := &world{store: mem.New(mem.Config{})}
 	s := &brokenStore{Store: w.store, broken: make(chan error), list: errors.New("disk on fire")}
-	w.set = runCaches(t, s, func(c *Config) { c.ReadTimeout = 20 * time.Millisecond })
+	w.set = runCaches(t, s, func(c *Config) { c.ReadTimeout = 300 * time.Millisecond })
 	r, _ := w.set.Resource("pods")
 	_, err := r.Get(t.Context(), "ns", "a", "0")
 	if delay, ok := apierrors.SuggestsClientDelay(err); !apierrors.IsTooManyRequests(err) || !ok || delay != 1 {

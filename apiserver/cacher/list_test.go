@@ -61,7 +61,7 @@ func TestListPages(t *testing.T) {
 var listEverything = metav1.ListOptions{}
 
 func TestListRevisions(t *testing.T) {
-	w := start(t, func(c *Config) { c.ReadTimeout = 100 * time.Millisecond })
+	w := start(t, func(c *Config) { c.ReadTimeout = 500 * time.Millisecond })
 	a := w.create(t, pod("ns", "a"))
 	w.create(t, pod("ns", "b"))
 	w.relabel(t, "ns", "a", "new")

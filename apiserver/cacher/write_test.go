@@ -119,7 +119,7 @@ func TestStaleCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := w.create(t, pod("ns", "a"))
-	if _, err := r.Get(t.Context(), "ns", "a", strconv.FormatInt(first.Revision(), 10)); err != nil {
+	if err := set.feed.wait(t.Context(), first.Revision()); err != nil {
 		t.Fatal(err)
 	}
 	stale.hold.Store(true)
