@@ -47,6 +47,7 @@ func (n *Node) status(ctx context.Context, old *corev1.NodeStatus) corev1.NodeSt
 	}
 	s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: n.cfg.Hostname})
 	s.DaemonEndpoints.KubeletEndpoint.Port = n.cfg.Port
+	s.DeclaredFeatures = declaredFeatures
 
 	n.mu.Lock()
 	cond, runtimeErr := n.conditions, n.runtimeErr
@@ -154,6 +155,10 @@ func (n *Node) listImages(ctx context.Context, old []corev1.ContainerImage) []co
 	n.mu.Unlock()
 	return out
 }
+
+// declaredFeatures (KEP-5328), sorted: schedulers place pods that need them only
+// where they are declared.
+var declaredFeatures = []string{"RestartAllContainersOnContainerExits"}
 
 func defaultLabels(hostname string) map[string]string {
 	return map[string]string{

@@ -21,6 +21,8 @@ type actions struct {
 	InitToStart, ToStart, EphemeralToStart []int
 	Kill                                   []kill
 	Update                                 []update
+	// Reset are to be ended and removed, in this order: all shall begin anew.
+	Reset []*cri.Container
 }
 
 type kill struct {
@@ -53,6 +55,9 @@ func computeActions(pod *corev1.Pod, rt *cri.Pod, pv probeView, limits func(*cor
 	a := actions{KillPod: change, CreateSandbox: change, SandboxID: id, Attempt: attempt}
 	if change {
 		return anew(pod, rt, a)
+	}
+	if a.Reset = toReset(pod, rt); len(a.Reset) > 0 {
+		return a
 	}
 	for i := range pod.Spec.EphemeralContainers {
 		if rt.Find(pod.Spec.EphemeralContainers[i].Name) == nil { // never restarted
@@ -299,18 +304,8 @@ func shouldRestart(pod *corev1.Pod, c *corev1.Container, st *cri.Container) bool
 // pod's, to an exit code.
 func restartsAfter(pod *corev1.Pod, c *corev1.Container, code int32) bool {
 	if c.RestartPolicy != nil {
-		for i := range c.RestartPolicyRules {
-			r := &c.RestartPolicyRules[i]
-			if r.ExitCodes == nil {
-				continue
-			}
-			in := false
-			for _, v := range r.ExitCodes.Values {
-				in = in || v == code
-			}
-			if in == (r.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn) {
-				return true
-			}
+		if matchingRule(c, code) != nil {
+			return true
 		}
 		switch *c.RestartPolicy {
 		case corev1.ContainerRestartPolicyAlways:

@@ -14,7 +14,7 @@ import (
 func ownCondition(t corev1.PodConditionType) bool {
 	switch t {
 	case corev1.PodScheduled, corev1.PodReady, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReadyToStartContainers,
-		corev1.PodResizePending, corev1.PodResizeInProgress:
+		corev1.PodResizePending, corev1.PodResizeInProgress, corev1.AllContainersRestarting:
 		return true
 	}
 	return false
@@ -45,7 +45,7 @@ func conditions(in statusInput, s *corev1.PodStatus, all []corev1.ContainerStatu
 	} else {
 		add(corev1.PodReadyToStartContainers, true, "", "")
 	}
-	ok, reason, message := initialized(pod, all, s.Phase)
+	ok, reason, message := initialized(in, all, s.Phase)
 	add(corev1.PodInitialized, ok, reason, message)
 	ok, reason, message = containersReady(pod, all, s.Phase)
 	gateOK, gateReason, gateMessage := ok, reason, message
@@ -55,6 +55,18 @@ func conditions(in statusInput, s *corev1.PodStatus, all []corev1.ContainerStatu
 	add(corev1.PodReady, gateOK, gateReason, gateMessage)
 	add(corev1.ContainersReady, ok, reason, message)
 	add(corev1.PodScheduled, true, "", "")
+	if mayRestartAll(pod) {
+		switch {
+		case s.Phase == corev1.PodSucceeded:
+			add(corev1.AllContainersRestarting, false, "PodCompleted", "")
+		case s.Phase == corev1.PodFailed:
+			add(corev1.AllContainersRestarting, false, "PodFailed", "")
+		case len(toReset(pod, in.Runtime)) > 0:
+			add(corev1.AllContainersRestarting, true, "RestartAllContainersStarted", "container exited with restart policy rule")
+		default:
+			add(corev1.AllContainersRestarting, false, "", "")
+		}
+	}
 }
 
 func condition(list []corev1.PodCondition, t corev1.PodConditionType) *corev1.PodCondition {
@@ -75,7 +87,8 @@ func find(statuses []corev1.ContainerStatus, name string) *corev1.ContainerStatu
 	return nil
 }
 
-func initialized(pod *corev1.Pod, all []corev1.ContainerStatus, phase corev1.PodPhase) (bool, string, string) {
+func initialized(in statusInput, all []corev1.ContainerStatus, phase corev1.PodPhase) (bool, string, string) {
+	pod := in.Pod
 	var unknown, incomplete []string
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
@@ -95,6 +108,11 @@ func initialized(pod *corev1.Pod, all []corev1.ContainerStatus, phase corev1.Pod
 		if st := find(all, pod.Spec.Containers[i].Name); st != nil &&
 			(st.State.Running != nil || st.State.Terminated != nil || st.LastTerminationState.Terminated != nil) {
 			return true, "", ""
+		}
+	}
+	if in.restarting {
+		if c := condition(in.Old.Conditions, corev1.PodInitialized); c != nil && c.Status == corev1.ConditionTrue {
+			return true, "", "" // once initialised, always so
 		}
 	}
 	if msg := names("unknown", unknown, "incomplete", incomplete); msg != "" {

@@ -41,7 +41,7 @@ func phaseOf(pod *corev1.Pod, statuses []corev1.ContainerStatus, terminal, hasIn
 		case st == nil, st.State.Running != nil:
 			pendingInit++
 		case ended(st) != nil:
-			if code := ended(st).ExitCode; code != 0 && !restartsAfter(pod, c, code) {
+			if end := ended(st); end.ExitCode != 0 && end.Reason != restartingAll && !restartsAfter(pod, c, end.ExitCode) {
 				return corev1.PodFailed
 			}
 		default:
@@ -58,7 +58,7 @@ func phaseOf(pod *corev1.Pod, statuses []corev1.ContainerStatus, terminal, hasIn
 			running++
 		case ended(st) != nil:
 			stopped++
-			if !restartsAfter(pod, c, ended(st).ExitCode) {
+			if end := ended(st); end.Reason != restartingAll && !restartsAfter(pod, c, end.ExitCode) {
 				final++
 			}
 			if st.State.Terminated != nil && st.State.Terminated.ExitCode == 0 {

@@ -443,3 +443,42 @@ func TestResize(t *testing.T) {
 	resize(4, list("500m", "60Mi"), list("1", "200Mi"))
 	h.waitPod("a", "taken back", func(p *corev1.Pod) bool { return condition(p.Status.Conditions, corev1.PodResizePending) == nil })
 }
+
+func TestRestartAllContainers(t *testing.T) {
+	h := newHarness(t)
+	starts := map[string]int{}
+	h.rt.Started = func(c *fakecri.Container) {
+		n := 0
+		h.rt.Set(func() { starts[c.Name]++; n = starts[c.Name] })
+		if c.Name == "init" {
+			h.rt.Exit(c, 0, "")
+		}
+		if c.Name == "c" && n == 1 {
+			h.rt.Exit(c, 42, "")
+		}
+	}
+	h.start()
+	h.create(newPod("a", func(p *corev1.Pod) {
+		p.Spec.RestartPolicy = corev1.RestartPolicyNever
+		p.Spec.InitContainers = []corev1.Container{newContainer("init")}
+		p.Spec.Containers = append(p.Spec.Containers, newContainer("d"))
+		c := &p.Spec.Containers[0]
+		c.RestartPolicy = ptr.To(corev1.ContainerRestartPolicyNever)
+		c.RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestartAllContainers, ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}}}}
+	}))
+	p := h.waitPod("a", "restarted", func(p *corev1.Pod) bool {
+		c := condition(p.Status.Conditions, corev1.AllContainersRestarting)
+		return ready(p) && c != nil && c.Status == corev1.ConditionFalse && p.Status.ContainerStatuses[0].RestartCount == 1
+	})
+	if p.Status.Phase != corev1.PodRunning {
+		t.Errorf("phase %s", p.Status.Phase)
+	}
+	h.rt.Set(func() {
+		if starts["init"] != 2 || starts["c"] != 2 || starts["d"] > 2 {
+			t.Errorf("starts %v", starts)
+		}
+	})
+	if n := h.rt.Sandboxes(); n != 1 {
+		t.Errorf("%d sandboxes", n)
+	}
+}

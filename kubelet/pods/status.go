@@ -34,13 +34,20 @@ type statusInput struct {
 	Terminal bool
 	// Resize are the conditions that tell of a resize.
 	Resize []corev1.PodCondition
-	Now    time.Time
+
+	// restarting: all containers are being restarted in place, or just were.
+	restarting bool
+	Now        time.Time
 }
 
 // makeStatus computes the API status. It is pure; the phase is what the containers
 // say and never leaves a terminal one.
 func makeStatus(in statusInput) corev1.PodStatus {
 	pod, rt, old := in.Pod, in.Runtime, in.Old
+	if !in.Terminal && mayRestartAll(pod) {
+		c := condition(old.Conditions, corev1.AllContainersRestarting)
+		in.restarting = len(toReset(pod, rt)) > 0 || c != nil && c.Status == corev1.ConditionTrue
+	}
 	s := corev1.PodStatus{QOSClass: podfit.QOS(pod), ObservedGeneration: pod.Generation, NominatedNodeName: "", StartTime: old.StartTime}
 	if s.StartTime == nil {
 		now := metav1.NewTime(in.Now)
@@ -162,7 +169,7 @@ func containerStatus(in statusInput, c *corev1.Container, old *corev1.ContainerS
 		} else if old != nil && old.ContainerID == st.ContainerID {
 			st.LastTerminationState = old.LastTerminationState // its record was pruned
 		}
-	case old != nil && old.State.Terminated != nil:
+	case old != nil && old.State.Terminated != nil && !in.restarting:
 		st = *old.DeepCopy()
 	default:
 		st.State = defaultWaiting(hasInit)
@@ -170,7 +177,14 @@ func containerStatus(in statusInput, c *corev1.Container, old *corev1.ContainerS
 			break
 		}
 		st.RestartCount, st.LastTerminationState = old.RestartCount, old.LastTerminationState
-		if old.State.Running == nil {
+		if old.State.Running == nil && !(in.restarting && old.State.Terminated != nil) {
+			break
+		}
+		if in.restarting {
+			ended := &corev1.ContainerStateTerminated{Reason: restartingAll, Message: restartingAllMessage, ExitCode: 137, ContainerID: old.ContainerID}
+			st.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: restartingAll, Message: restartingAllMessage}}
+			st.LastTerminationState = corev1.ContainerState{Terminated: ended}
+			st.RestartCount++
 			break
 		}
 		// It ran and is nowhere to be found.
@@ -225,7 +239,7 @@ func defaultWaiting(hasInit bool) corev1.ContainerState {
 
 func fromRuntime(in statusInput, c *corev1.Container, r *cri.Container, old *corev1.ContainerStatus) corev1.ContainerStatus {
 	id := in.RuntimeName + "://" + r.ID
-	st := corev1.ContainerStatus{Name: r.Name, RestartCount: int32(r.RestartCount), Image: r.Image, ImageID: r.ImageID, ContainerID: id, AllocatedResources: c.Resources.Requests}
+	st := corev1.ContainerStatus{Name: r.Name, RestartCount: restartCount(r, old), Image: r.Image, ImageID: r.ImageID, ContainerID: id, AllocatedResources: c.Resources.Requests}
 	switch {
 	case r.State == cri.StateRunning:
 		st.State.Running = &corev1.ContainerStateRunning{StartedAt: apiTime(r.StartedAt)}
@@ -250,6 +264,15 @@ func fromRuntime(in statusInput, c *corev1.Container, r *cri.Container, old *cor
 		}
 	}
 	return st
+}
+
+// restartCount never goes back: a container that was removed may count anew.
+func restartCount(r *cri.Container, old *corev1.ContainerStatus) int32 {
+	n := int32(r.RestartCount)
+	if old != nil && old.RestartCount > n {
+		n = old.RestartCount
+	}
+	return n
 }
 
 // actualResources are what was granted, with CPU and memory as the runtime has set

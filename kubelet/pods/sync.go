@@ -142,6 +142,9 @@ func (w *worker) execute(ctx context.Context, pod *corev1.Pod, rt *cri.Pod, a ac
 			w.removeRuns(ctx, pod, rt, pod.Spec.InitContainers[i].Name, 0)
 		}
 	}
+	if len(a.Reset) > 0 {
+		return true, w.resetAll(ctx, pod, a.Reset)
+	}
 	for _, k := range a.Kill {
 		acted = true
 		if err := w.killContainer(ctx, pod, k.Container, k.ID, k.Message, k.Reason, nil, nil); err != nil {
@@ -200,6 +203,34 @@ func (w *worker) execute(ctx context.Context, pod *corev1.Pod, rt *cri.Pod, a ac
 		}
 	}
 	return acted, s.err
+}
+
+// resetAll ends and removes containers so that the pod begins anew. Pods that do so
+// over and over have to wait as crashing containers do.
+func (w *worker) resetAll(ctx context.Context, pod *corev1.Pod, list []*cri.Container) error {
+	source := list[len(list)-1]
+	now := time.Now()
+	loop := w.crashes[restartingAll]
+	if until := loop.until(now, source.FinishedAt); !until.IsZero() {
+		w.again(until)
+		return nil
+	}
+	zero := int64(0)
+	for _, c := range list {
+		if c.State == cri.StateRunning || c.State == cri.StateUnknown {
+			if err := w.killContainer(ctx, pod, specOf(pod, c), c.ID, "killing", killOther, &zero, nil); err != nil {
+				return err
+			}
+		}
+		if _, err := w.m.cfg.CRI.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: c.ID}); err != nil && !cri.NotFound(err) {
+			return fmt.Errorf("remove container %s: %w", c.Name, err)
+		}
+		w.m.unlinkLog(pod, c.Name, c.ID)
+	}
+	w.crashes[restartingAll] = loop.restarted(now, source.FinishedAt)
+	w.waiting = map[string]waitReason{}
+	w.again(time.Now())
+	return nil
 }
 
 func (w *worker) createSandbox(ctx context.Context, pod *corev1.Pod, cfg *runtimeapi.PodSandboxConfig) (string, []string, error) {
