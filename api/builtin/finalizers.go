@@ -11,9 +11,9 @@ import (
 )
 
 // holdFinalizers adds the rule for finalizers of built-in kinds to a resource's
-// validation. What extends the API itself is not held to it.
+// validation. What extends the API itself is not held to it, and neither are events.
 func holdFinalizers(r *api.Resource) {
-	if r.StoragePath == "" || r.Group == "apiextensions.k8s.io" || r.Group == "apiregistration.k8s.io" {
+	if r.StoragePath == "" || r.Plural == "events" || r.Group == "apiextensions.k8s.io" || r.Group == "apiregistration.k8s.io" {
 		return
 	}
 	own := r.Validate
