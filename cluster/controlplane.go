@@ -161,6 +161,7 @@ func newControlPlane(c *Config, p Paths, creds *Credentials, log *slog.Logger) (
 	for _, m := range managers {
 		group.Add(m)
 	}
+	group.Add(trim())
 	return group, nil
 }
 

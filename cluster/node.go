@@ -95,6 +95,7 @@ func newNode(c *Config, p Paths, creds *Credentials, log *slog.Logger) (*compone
 		m.Background = true
 		group.Add(m)
 	}
+	group.Add(trim())
 	return group, nil
 }
 
