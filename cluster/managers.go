@@ -24,6 +24,7 @@ import (
 	"github.com/skiff-k8s/skiff/component"
 	"github.com/skiff-k8s/skiff/component/leader"
 	"github.com/skiff-k8s/skiff/controllers"
+	"github.com/skiff-k8s/skiff/controllers/csr"
 	"github.com/skiff-k8s/skiff/scheduler"
 )
 
@@ -123,11 +124,14 @@ func newControllers(c *Config, creds *Credentials, server *apiserver.Server, cac
 		}
 		return own
 	}
+	var signer csr.CA
+	signer.Certificate, signer.Key = creds.CA.Signer()
 	return lead(c, base.Kubernetes, "kube-controller-manager", log, func(ctx context.Context) error {
 		m, err := controllers.New(controllers.Config{
 			Clients: base, As: as, Discovery: base.Kubernetes.Discovery(),
 			Informers:    inproc.NewInformerFactory(caches, base.Kubernetes, 0),
 			ClusterCIDRs: []netip.Prefix{c.PodCIDR}, RootCA: creds.CA.Cert,
+			ClientCA: signer, ServingCA: signer,
 			Logger: log,
 		})
 		if err != nil {
