@@ -170,7 +170,7 @@ func validateActions(actions []admissionregistrationv1.ValidationAction, p *fiel
 		errs = append(errs, field.Invalid(p, actions, "must not contain both Deny and Warn (repeating the same validation failure information in the API response and headers serves no purpose)"))
 	}
 	if len(actions) == 0 {
-		errs = append(errs, field.Required(p, "at least one validation action is required"))
+		errs = append(errs, field.Required(p, ""))
 	}
 	return errs
 }

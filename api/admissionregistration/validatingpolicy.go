@@ -104,15 +104,15 @@ func validateValidatingPolicy(v, old *admissionregistrationv1.ValidatingAdmissio
 	if !same {
 		errs = append(errs, validateMatchConditions(s.MatchConditions, params, conditions, p.Child("matchConditions"))...)
 	}
-	if len(s.Validations) == 0 && len(s.AuditAnnotations) == 0 {
-		const msg = "validations or auditAnnotations must contain at least one item"
-		return append(errs, field.Required(p.Child("validations"), msg), field.Required(p.Child("auditAnnotations"), msg))
-	}
 	c, err := newCompiler(len(s.Variables) > 0, expressions)
 	if err != nil {
 		return append(errs, field.InternalError(p, err))
 	}
 	errs = append(errs, validateVariables(c, s.Variables, params, p.Child("variables"))...)
+	if len(s.Validations) == 0 && len(s.AuditAnnotations) == 0 {
+		const msg = "validations or auditAnnotations must contain at least one item"
+		return append(errs, field.Required(p.Child("validations"), msg), field.Required(p.Child("auditAnnotations"), msg))
+	}
 	for i := range s.Validations {
 		errs = append(errs, validateValidation(c, &s.Validations[i], params, p.Child("validations").Index(i))...)
 	}

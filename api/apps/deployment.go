@@ -120,7 +120,7 @@ func defaultDeployment(d *appsv1.Deployment) {
 
 func validateDeploymentSpec(s *appsv1.DeploymentSpec, oldTemplate *corev1.PodTemplateSpec, p *field.Path) field.ErrorList {
 	errs := nonNegative(int64(ptr.Deref(s.Replicas, 0)), p.Child("replicas"))
-	selector, selErrs := requireSelector(s.Selector, p.Child("selector"), "empty selector is invalid for deployment")
+	selector, selErrs := requireSelector(s.Selector, p.Child("selector"), "empty selector is invalid for deployment", "invalid label selector")
 	errs = append(errs, selErrs...)
 	if selector != nil {
 		errs = append(errs, validateReplicatedTemplate(&s.Template, oldTemplate, selector, p.Child("template"))...)

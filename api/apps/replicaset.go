@@ -100,7 +100,7 @@ func validateReplicaSetSpec(s *appsv1.ReplicaSetSpec, oldTemplate *corev1.PodTem
 	errs := nonNegative(int64(ptr.Deref(s.Replicas, 0)), p.Child("replicas"))
 	errs = append(errs, nonNegative(int64(s.MinReadySeconds), p.Child("minReadySeconds"))...)
 	// Upstream says "deployment" here too.
-	selector, selErrs := requireSelector(s.Selector, p.Child("selector"), "empty selector is invalid for deployment")
+	selector, selErrs := requireSelector(s.Selector, p.Child("selector"), "empty selector is invalid for deployment", "invalid label selector")
 	errs = append(errs, selErrs...)
 	if selector != nil {
 		errs = append(errs, validateReplicatedTemplate(&s.Template, oldTemplate, selector, p.Child("template"))...)

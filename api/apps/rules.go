@@ -77,7 +77,7 @@ func atMost100Percent(v intstr.IntOrString, p *field.Path) field.ErrorList {
 
 // requireSelector validates a workload's selector, which must select something.
 // The selector returned is nil when it can't be used.
-func requireSelector(s *metav1.LabelSelector, p *field.Path, empty string) (labels.Selector, field.ErrorList) {
+func requireSelector(s *metav1.LabelSelector, p *field.Path, empty, invalid string) (labels.Selector, field.ErrorList) {
 	var errs field.ErrorList
 	if s == nil {
 		errs = append(errs, field.Required(p, ""))
@@ -89,7 +89,7 @@ func requireSelector(s *metav1.LabelSelector, p *field.Path, empty string) (labe
 	}
 	selector, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {
-		return nil, append(errs, field.Invalid(p, s, "invalid label selector"))
+		return nil, append(errs, field.Invalid(p, s, invalid))
 	}
 	return selector, errs
 }

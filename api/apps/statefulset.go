@@ -142,7 +142,7 @@ func validateStatefulSetSpec(s, old *appsv1.StatefulSetSpec, p *field.Path) fiel
 	if s.Ordinals != nil {
 		errs = append(errs, nonNegative(int64(s.Ordinals.Start), p.Child("ordinals.start"))...)
 	}
-	selector, selErrs := requireSelector(s.Selector, p.Child("selector"), "empty selector is invalid for statefulset")
+	selector, selErrs := requireSelector(s.Selector, p.Child("selector"), "empty selector is invalid for statefulset", "")
 	errs = append(errs, selErrs...)
 	t := p.Child("template")
 	if selector != nil {

@@ -56,7 +56,7 @@ func TestValidation(t *testing.T) {
 		errs   []string
 	}{
 		"no maximum": {func(a *autoscalingv2.HorizontalPodAutoscaler) { a.Spec.MaxReplicas = 0 },
-			[]string{"spec.maxReplicas: Required value: must be set and greater than 0", "spec.maxReplicas: Invalid value: 0: must be greater than or equal to `minReplicas`"}},
+			[]string{"spec.maxReplicas: Required value", "spec.maxReplicas: Invalid value: 0: must be greater than or equal to `minReplicas`"}},
 		"to zero by cpu": {func(a *autoscalingv2.HorizontalPodAutoscaler) { a.Spec.MinReplicas = ptr.To[int32](0) },
 			[]string{"spec.metrics: Forbidden: must specify at least one Object or External metric to support scaling to zero replicas"}},
 		"to zero by a queue": {func(a *autoscalingv2.HorizontalPodAutoscaler) {

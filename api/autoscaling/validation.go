@@ -11,10 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
-	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/skiff-k8s/skiff/api/core"
 )
 
 const (
@@ -50,7 +51,7 @@ func validateAutoscaler(a, old *autoscalingv2.HorizontalPodAutoscaler) field.Err
 	most := p.Child("maxReplicas")
 	switch {
 	case s.MaxReplicas == 0:
-		errs = append(errs, field.Required(most, "must be set and greater than 0"))
+		errs = append(errs, field.Required(most, ""))
 	case s.MaxReplicas < 0:
 		errs = append(errs, field.Invalid(most, s.MaxReplicas, "must be greater than or equal to 1"))
 	}
@@ -228,7 +229,7 @@ func validatePodsSource(s *autoscalingv2.PodsMetricSource, p *field.Path) field.
 func validateContainerSource(s *autoscalingv2.ContainerResourceMetricSource, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if s.Name != "" {
-		errs = append(errs, metav1validation.ValidateLabelName(string(s.Name), p.Child("name"))...)
+		errs = append(errs, core.ValidateContainerResourceName(s.Name, p.Child("name"))...)
 	}
 	if s.Container == "" {
 		errs = append(errs, field.Required(p.Child("container"), "must specify a container"))

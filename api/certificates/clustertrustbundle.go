@@ -64,8 +64,10 @@ func clusterTrustBundles() *api.Resource {
 
 func validateBundle(b *certificatesv1.ClusterTrustBundle) field.ErrorList {
 	var errs field.ErrorList
-	for _, msg := range bundleNameErrors(b.Name, b.Spec.SignerName) {
-		errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), b.Name, msg))
+	if b.Name != "" {
+		for _, msg := range bundleNameErrors(b.Name, b.Spec.SignerName) {
+			errs = append(errs, field.Invalid(field.NewPath("metadata", "name"), b.Name, msg))
+		}
 	}
 	if b.Spec.SignerName != "" {
 		errs = append(errs, core.ValidateSignerName(b.Spec.SignerName, field.NewPath("spec", "signerName"))...)

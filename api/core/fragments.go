@@ -24,3 +24,13 @@ func ValidateNodeSelector(s *v1.NodeSelector, p *field.Path) field.ErrorList {
 func ValidateTemplateMeta(m *metav1.ObjectMeta, p *field.Path) field.ErrorList {
 	return validateTemplateMeta(m, p)
 }
+
+// ValidateContainerResourceName validates the name of what containers may request.
+func ValidateContainerResourceName(name v1.ResourceName, p *field.Path) field.ErrorList {
+	return containerResourceName(name, p)
+}
+
+// ValidateContainerLimits validates limits as those of a container without requests.
+func ValidateContainerLimits(list v1.ResourceList, p *field.Path) field.ErrorList {
+	return (&podChecker{}).checkResources(&v1.ResourceRequirements{Limits: list}, containerResourceName, p)
+}

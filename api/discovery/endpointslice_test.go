@@ -46,7 +46,7 @@ func TestValidation(t *testing.T) {
 	}{
 		"no type":      {func(s *discoveryv1.EndpointSlice) { s.AddressType = "" }, []string{"addressType: Required value"}},
 		"type":         {func(s *discoveryv1.EndpointSlice) { s.AddressType = "IPX" }, []string{`addressType: Unsupported value: "IPX": supported values: "FQDN", "IPv4", "IPv6"`}},
-		"no addresses": {func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Addresses = nil }, []string{"endpoints[0].addresses: Required value: must contain at least 1 address"}},
+		"no addresses": {func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Addresses = nil }, []string{"endpoints[0].addresses: Required value"}},
 		"no IP":        {func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Addresses[0] = "web" }, []string{`endpoints[0].addresses[0]: Invalid value: "web": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)`}},
 		"IPv6 in IPv4": {func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Addresses[0] = "fd00::1" }, []string{`endpoints[0].addresses: Invalid value: "fd00::1": must be an IPv4 address`}},
 		"loopback":     {func(s *discoveryv1.EndpointSlice) { s.Endpoints[0].Addresses[0] = "127.0.0.1" }, []string{`endpoints[0].addresses[0]: Invalid value: "127.0.0.1": may not be in the loopback range (127.0.0.0/8, ::1/128)`}},

@@ -89,7 +89,7 @@ func validateEndpoints(endpoints []discoveryv1.Endpoint, t discoveryv1.AddressTy
 		ap := ep.Child("addresses")
 		switch n := len(e.Addresses); {
 		case n == 0:
-			errs = append(errs, field.Required(ap, "must contain at least 1 address"))
+			errs = append(errs, field.Required(ap, ""))
 		case n > maxAddresses:
 			errs = append(errs, field.TooMany(ap, n, maxAddresses))
 		}

@@ -197,7 +197,7 @@ func validateSubject(s *flowcontrolv1.Subject, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	kind := string(s.Kind)
 	if !slices.Contains(subjectKinds, kind) {
-		return field.ErrorList{field.NotSupported(p.Child("kind"), kind, subjectKinds)}
+		return field.ErrorList{field.NotSupported(p.Child("kind"), s.Kind, subjectKinds)}
 	}
 	// The member of the kind is required, the others are forbidden.
 	members := []struct {

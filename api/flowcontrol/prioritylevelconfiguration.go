@@ -157,27 +157,28 @@ func validatePriorityLevelSpec(name string, spec *flowcontrolv1.PriorityLevelCon
 	if (name == flowcontrolv1.PriorityLevelConfigurationNameExempt) != exempt {
 		errs = append(errs, field.Invalid(p.Child("type"), spec.Type, "must be 'Exempt' if and only if `name` is 'exempt'"))
 	}
-	switch spec.Type {
-	case flowcontrolv1.PriorityLevelEnablementExempt:
-		if spec.Limited != nil {
-			errs = append(errs, field.Forbidden(p.Child("limited"), "must be nil if the type is not Limited"))
-		}
+	if exempt {
 		if e := spec.Exempt; e != nil {
 			errs = append(errs, validateShares(e.NominalConcurrencyShares, p.Child("exempt"))...)
 			errs = append(errs, validateLendable(e.LendablePercent, p.Child("exempt"))...)
 		}
-	case flowcontrolv1.PriorityLevelEnablementLimited:
-		if spec.Exempt != nil {
-			errs = append(errs, field.Forbidden(p.Child("exempt"), "must be nil if the type is Limited"))
-		}
-		if spec.Limited == nil {
-			errs = append(errs, field.Required(p.Child("limited"), "must not be empty when type is Limited"))
+	} else if spec.Exempt != nil {
+		errs = append(errs, field.Forbidden(p.Child("exempt"), ""))
+	}
+	limited := spec.Type == flowcontrolv1.PriorityLevelEnablementLimited
+	if l, lp := spec.Limited, p.Child("limited"); l != nil {
+		if limited {
+			errs = append(errs, validateLimited(l, lp)...)
 		} else {
-			errs = append(errs, validateLimited(spec.Limited, p.Child("limited"))...)
+			errs = append(errs, field.Forbidden(lp, ""))
 		}
-	case "":
+		errs = append(errs, validateResponse(&l.LimitResponse, limited, lp.Child("limitResponse"))...)
+	} else if limited {
+		errs = append(errs, field.Required(lp, ""))
+	}
+	if spec.Type == "" {
 		errs = append(errs, field.Required(p.Child("type"), ""))
-	default:
+	} else if !exempt && !limited {
 		errs = append(errs, field.NotSupported(p.Child("type"), spec.Type, []string{"Exempt", "Limited"}))
 	}
 	return errs
@@ -199,26 +200,30 @@ func validateLendable(percent *int32, p *field.Path) field.ErrorList {
 
 func validateLimited(l *flowcontrolv1.LimitedPriorityLevelConfiguration, p *field.Path) field.ErrorList {
 	errs := validateShares(l.NominalConcurrencyShares, p)
-	r, rp := l.LimitResponse, p.Child("limitResponse")
-	switch r.Type {
-	case flowcontrolv1.LimitResponseTypeReject:
-		if r.Queuing != nil {
-			errs = append(errs, field.Forbidden(rp.Child("queuing"), "must be nil if limited.limitResponse.type is not Limited"))
-		}
-	case flowcontrolv1.LimitResponseTypeQueue:
-		if r.Queuing == nil {
-			errs = append(errs, field.Required(rp.Child("queuing"), "must not be empty if limited.limitResponse.type is Limited"))
-		} else {
-			errs = append(errs, validateQueuing(r.Queuing, rp.Child("queuing"))...)
-		}
-	case "":
-		errs = append(errs, field.Required(rp.Child("type"), ""))
-	default:
-		errs = append(errs, field.NotSupported(rp.Child("type"), r.Type, []string{"Queue", "Reject"}))
-	}
 	errs = append(errs, validateLendable(l.LendablePercent, p)...)
 	if b := l.BorrowingLimitPercent; b != nil && *b < 0 {
 		errs = append(errs, field.Invalid(p.Child("borrowingLimitPercent"), *b, "if specified, must be a non-negative integer"))
+	}
+	return errs
+}
+
+// validateResponse checks the shape also of a response that its level may not have, as
+// upstream does, and the values only of one that it may.
+func validateResponse(r *flowcontrolv1.LimitResponse, mayBe bool, p *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	queues := r.Type == flowcontrolv1.LimitResponseTypeQueue
+	switch {
+	case queues && r.Queuing == nil:
+		errs = append(errs, field.Required(p.Child("queuing"), ""))
+	case queues && mayBe:
+		errs = append(errs, validateQueuing(r.Queuing, p.Child("queuing"))...)
+	case !queues && r.Queuing != nil:
+		errs = append(errs, field.Forbidden(p.Child("queuing"), ""))
+	}
+	if r.Type == "" {
+		errs = append(errs, field.Required(p.Child("type"), ""))
+	} else if mayBe && !queues && r.Type != flowcontrolv1.LimitResponseTypeReject {
+		errs = append(errs, field.NotSupported(p.Child("type"), r.Type, []string{"Queue", "Reject"}))
 	}
 	return errs
 }

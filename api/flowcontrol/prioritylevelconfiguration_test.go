@@ -54,7 +54,7 @@ func TestPriorityLevel(t *testing.T) {
 		{flowcontrolv1.PriorityLevelConfigurationSpec{Type: "Odd"}, []string{`spec.type: Unsupported value: "Odd": supported values: "Exempt", "Limited"`}},
 		{flowcontrolv1.PriorityLevelConfigurationSpec{Type: "Exempt"}, []string{"spec.type: Invalid value: \"Exempt\": must be 'Exempt' if and only if `name` is 'exempt'"}},
 		{flowcontrolv1.PriorityLevelConfigurationSpec{Type: "Limited", Exempt: &flowcontrolv1.ExemptPriorityLevelConfiguration{}}, []string{
-			"spec.exempt: Forbidden: must be nil if the type is Limited", "spec.limited: Required value: must not be empty when type is Limited"}},
+			"spec.exempt: Forbidden", "spec.limited: Required value"}},
 		{limited(flowcontrolv1.LimitResponse{}), []string{"spec.limited.limitResponse.type: Required value"}},
 		{limited(flowcontrolv1.LimitResponse{Type: "Queue"}), []string{"spec.limited.limitResponse.queuing: Required value"}},
 		{limited(flowcontrolv1.LimitResponse{Type: "Reject", Queuing: &flowcontrolv1.QueuingConfiguration{}}), []string{"spec.limited.limitResponse.queuing: Forbidden"}},

@@ -65,24 +65,12 @@ func validateRuntimeClass(c *nodev1.RuntimeClass) field.ErrorList {
 		}
 	}
 	if c.Overhead != nil {
-		errs = append(errs, validateOverhead(c.Overhead.PodFixed, field.NewPath("overhead", "limits"))...)
+		errs = append(errs, core.ValidateContainerLimits(c.Overhead.PodFixed, field.NewPath("overhead"))...)
 	}
 	if s := c.Scheduling; s != nil {
 		p := field.NewPath("scheduling")
 		errs = append(errs, metav1validation.ValidateLabels(s.NodeSelector, p.Child("nodeSelector"))...)
 		errs = append(errs, validateTolerations(s.Tolerations, p.Child("tolerations"))...)
-	}
-	return errs
-}
-
-func validateOverhead(list corev1.ResourceList, p *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	for _, name := range sets.List(sets.KeySet(list)) {
-		q := list[name]
-		errs = append(errs, metav1validation.ValidateLabelName(string(name), p.Key(string(name)))...)
-		if q.Sign() < 0 {
-			errs = append(errs, field.Invalid(p.Key(string(name)), q.String(), apivalidation.IsNegativeErrorMsg))
-		}
 	}
 	return errs
 }

@@ -39,6 +39,7 @@ func podDisruptionBudgets() *api.Resource {
 		New:         func() api.Object { return &policyv1.PodDisruptionBudget{} },
 		NewList:     func() runtime.Object { return &policyv1.PodDisruptionBudgetList{} },
 		Strategy: api.Strategy{
+			NameErrors: func(string, bool) []string { return nil }, // anything that fits in a URL
 			PrepareCreate: api.OnCreate(func(b *policyv1.PodDisruptionBudget) {
 				b.Status = policyv1.PodDisruptionBudgetStatus{}
 				stripLegacyLabel(b.Spec.Selector)

@@ -48,7 +48,7 @@ func validateAggregation(r *rbacv1.ClusterRole, allowInvalidValues bool) field.E
 	for i := range selectors {
 		errs = append(errs, metav1validation.ValidateLabelSelector(&selectors[i], opts, p.Index(i))...)
 		if _, err := metav1.LabelSelectorAsSelector(&selectors[i]); err != nil {
-			errs = append(errs, field.Invalid(p.Index(i), selectors[i], "invalid label selector."))
+			errs = append(errs, field.Invalid(p.Index(i), nil, "invalid label selector."))
 		}
 	}
 	return errs

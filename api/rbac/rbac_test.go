@@ -18,7 +18,7 @@ func TestRules(t *testing.T) {
 		{Verbs: []string{"get"}, NonResourceURLs: []string{"/healthz"}, Resources: []string{"pods"}},
 	}}
 	apitest.Want(t, apitest.Create(roles(), role),
-		"rules[1].verbs: Required value: verbs must contain at least one value",
+		"rules[1].verbs: Required value",
 		"rules[2].apiGroups: Required value: resource rules must supply at least one api group",
 		"rules[2].resources: Required value: resource rules must supply at least one resource",
 		`rules[3].nonResourceURLs: Invalid value: ["/healthz"]: namespaced rules cannot apply to non-resource URLs`,

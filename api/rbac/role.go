@@ -40,7 +40,7 @@ func validateRules(rules []rbacv1.PolicyRule, namespaced bool) field.ErrorList {
 func validateRule(r *rbacv1.PolicyRule, namespaced bool, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if len(r.Verbs) == 0 {
-		errs = append(errs, field.Required(p.Child("verbs"), "verbs must contain at least one value"))
+		errs = append(errs, field.Required(p.Child("verbs"), ""))
 	}
 	if len(r.NonResourceURLs) > 0 {
 		urls := p.Child("nonResourceURLs")

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/validate"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -72,13 +73,17 @@ func validateAllocation(a *resourcev1.AllocationResult, names map[string]bool, p
 
 func validateResult(r *resourcev1.DeviceRequestAllocationResult, names map[string]bool, p *field.Path) field.ErrorList {
 	errs := validateRequestRef(r.Request, names, p.Child("request"))
-	errs = append(errs, validateDriverName(r.Driver, p.Child("driver"))...)
-	errs = append(errs, validatePoolName(r.Pool, p.Child("pool"))...)
+	errs = append(errs, validateDriver(r.Driver, p.Child("driver"))...)
+	if r.Pool == "" {
+		errs = append(errs, field.Required(p.Child("pool"), ""))
+	} else {
+		errs = append(errs, declared(r.Pool, p.Child("pool"), validate.ResourcePoolName[string])...)
+	}
 	errs = append(errs, validateLabel(r.Device, p.Child("device"))...)
 	errs = append(errs, validateBindingConditions(r.BindingConditions, r.BindingFailureConditions, p)...)
 	errs = append(errs, each(r.Tolerations, anySize, p.Child("tolerations"), validateToleration)...)
 	if r.ShareID != nil {
-		errs = append(errs, validateUID(string(*r.ShareID), p.Child("shareID"))...)
+		errs = append(errs, declared(string(*r.ShareID), p.Child("shareID"), validate.UUID[string])...)
 	}
 	return errs
 }
@@ -128,7 +133,7 @@ func validateDeviceStatus(d *resourcev1.AllocatedDeviceStatus, allocated map[str
 	errs = append(errs, validatePoolName(d.Pool, p.Child("pool"))...)
 	errs = append(errs, validateLabel(d.Device, p.Child("device"))...)
 	if d.ShareID != nil {
-		errs = append(errs, validateUID(*d.ShareID, p.Child("shareID"))...)
+		errs = append(errs, declared(*d.ShareID, p.Child("shareID"), validate.UUID[string])...)
 	}
 	if id := statusDevice(d); !allocated[id] {
 		errs = append(errs, field.Invalid(p, id, "must be an allocated device in the claim"))

@@ -52,7 +52,7 @@ func validateValues(values []resource.Quantity, preset, capacity *resource.Quant
 		}
 	}
 	found := false
-	errs = append(errs, unique(values, maxValidValues, p,
+	errs = append(errs, uniqueKeys(values, maxValidValues, p,
 		func(q *resource.Quantity) string { return strconv.FormatInt(q.Value(), 10) },
 		func(q *resource.Quantity, p *field.Path) field.ErrorList {
 			found = found || q.Cmp(*preset) == 0

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/validate"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -120,12 +121,13 @@ func validateSelector(s *resourcev1.DeviceSelector, p *field.Path) field.ErrorLi
 
 func validateConstraint(c *resourcev1.DeviceConstraint, names map[string]bool, p *field.Path) field.ErrorList {
 	errs := validateRequestRefs(c.Requests, names, p.Child("requests"))
-	switch {
-	case c.MatchAttribute != nil:
-		errs = append(errs, validateFullyQualifiedName(string(*c.MatchAttribute), p.Child("matchAttribute"))...)
-	case c.DistinctAttribute != nil:
-		errs = append(errs, validateFullyQualifiedName(string(*c.DistinctAttribute), p.Child("distinctAttribute"))...)
-	default:
+	if a := c.MatchAttribute; a != nil {
+		errs = append(errs, declared(string(*a), p.Child("matchAttribute"), validate.ResourceFullyQualifiedName[string])...)
+	}
+	if a := c.DistinctAttribute; a != nil {
+		errs = append(errs, declared(string(*a), p.Child("distinctAttribute"), validate.ResourceFullyQualifiedName[string])...)
+	}
+	if c.MatchAttribute == nil && c.DistinctAttribute == nil {
 		errs = append(errs, field.Required(p, `exactly one of "matchAttribute" or "distinctAttribute" is required, but multiple fields are set`))
 	}
 	return errs
@@ -158,7 +160,7 @@ func validateConfig(c *resourcev1.DeviceConfiguration, limit int, p *field.Path)
 		return field.ErrorList{field.Required(p.Child("opaque"), "")}
 	}
 	p = p.Child("opaque")
-	errs := validateDriverName(c.Opaque.Driver, p.Child("driver"))
+	errs := validateDriver(c.Opaque.Driver, p.Child("driver"))
 	return append(errs, validateObject(c.Opaque.Parameters.Raw, limit, p.Child("parameters"))...)
 }
 

@@ -4,15 +4,14 @@ import (
 	"math"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/validate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/skiff-k8s/skiff/api"
-	"github.com/skiff-k8s/skiff/api/podfit"
 )
 
 func deviceClasses() *api.Resource {
@@ -50,8 +49,8 @@ func validateClass(s, old *resourcev1.DeviceClassSpec) field.ErrorList {
 		func(c *resourcev1.DeviceClassConfiguration, p *field.Path) field.ErrorList {
 			return validateConfig(&c.DeviceConfiguration, limit, p)
 		})...)
-	if name := s.ExtendedResourceName; name != nil && !podfit.IsExtended(corev1.ResourceName(*name)) {
-		errs = append(errs, field.Invalid(p.Child("extendedResourceName"), *name, "must be a valid extended resource name"))
+	if name := s.ExtendedResourceName; name != nil {
+		errs = append(errs, declared(*name, p.Child("extendedResourceName"), validate.ExtendedResourceName[string])...)
 	}
 	return errs
 }

@@ -32,7 +32,7 @@ func TestDeviceClass(t *testing.T) {
 	want := []string{
 		"spec.selectors[0].cel.expression: Invalid value: \"nonsense\": compilation failed",
 		"spec.config[0].opaque.parameters: Too long: may not be more than 10240 bytes",
-		`spec.extendedResourceName: Invalid value: "cpu": must be a valid extended resource name`,
+		`spec.extendedResourceName: Invalid value: "cpu": a name must be a domain-prefixed path`,
 	}
 	apitest.Want(t, apitest.Create(r, bad), want...)
 	apitest.Want(t, apitest.Update(r, bad, c), want...)

@@ -7,14 +7,16 @@ package resource
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
-	"github.com/google/uuid"
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/operation"
+	"k8s.io/apimachinery/pkg/api/validate"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -47,17 +49,27 @@ func each[T any](list []T, limit int, p *field.Path, check func(*T, *field.Path)
 	return errs
 }
 
-// unique does what each does and wants every item to have another key.
+// unique does what each does and wants every item to have another key. An error about a
+// second one shows the item.
 func unique[T any](list []T, limit int, p *field.Path, key func(*T) string, check func(*T, *field.Path) field.ErrorList) field.ErrorList {
-	errs := each(list, limit, p, check)
+	return append(each(list, limit, p, check), duplicates(list, limit, p, key, func(item *T) any { return *item })...)
+}
+
+// uniqueKeys does the same; its errors show the key.
+func uniqueKeys[T any](list []T, limit int, p *field.Path, key func(*T) string, check func(*T, *field.Path) field.ErrorList) field.ErrorList {
+	return append(each(list, limit, p, check), duplicates(list, limit, p, key, func(item *T) any { return key(item) })...)
+}
+
+func duplicates[T any](list []T, limit int, p *field.Path, key func(*T) string, shown func(*T) any) field.ErrorList {
 	if len(list) > limit {
-		return errs
+		return nil
 	}
+	var errs field.ErrorList
 	seen := map[string]bool{}
 	for i := range list {
 		k := key(&list[i])
 		if seen[k] {
-			errs = append(errs, field.Duplicate(p.Index(i), k))
+			errs = append(errs, field.Duplicate(p.Index(i), shown(&list[i])))
 		}
 		seen[k] = true
 	}
@@ -96,7 +108,7 @@ func validateDriverName(name string, p *field.Path) field.ErrorList {
 	if len(name) > resourcev1.DriverNameMaxLength {
 		errs = append(errs, field.TooLong(p, "", resourcev1.DriverNameMaxLength))
 	}
-	return append(errs, validateSubdomain(strings.ToLower(name), p)...)
+	return append(errs, invalid(name, validation.IsDNS1123Subdomain(strings.ToLower(name)), p)...)
 }
 
 // validatePoolName wants subdomains separated by slashes.
@@ -114,15 +126,17 @@ func validatePoolName(name string, p *field.Path) field.ErrorList {
 	return errs
 }
 
-func validateUID(uid string, p *field.Path) field.ErrorList {
-	if err := uuid.Validate(uid); err != nil {
-		return field.ErrorList{field.Invalid(p, uid, fmt.Sprintf("error validating uid: %v", err))}
+// declared checks a value with one of upstream's declarative formats.
+func declared(value string, p *field.Path, format func(context.Context, operation.Operation, *field.Path, *string, *string) field.ErrorList) field.ErrorList {
+	return format(context.Background(), operation.Operation{}, p, &value, nil)
+}
+
+func validateDriver(name string, p *field.Path) field.ErrorList {
+	if name == "" {
+		return field.ErrorList{field.Required(p, "")}
 	}
-	if len(uid) != len(uuid.Nil.String()) || uid != strings.ToLower(uid) {
-		return field.ErrorList{field.Invalid(p, uid,
-			"uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal characters")}
-	}
-	return nil
+	errs := declared(name, p, validate.LongNameCaseless[string])
+	return append(errs, validate.MaxLength(context.Background(), operation.Operation{}, p, &name, nil, resourcev1.DriverNameMaxLength)...)
 }
 
 // validateQualifiedName wants an identifier of C, with or without a domain and a slash
@@ -145,14 +159,6 @@ func validateQualifiedName(name string, p *field.Path) field.ErrorList {
 		return append(errs, field.Invalid(p, "", "the name must not be empty"))
 	}
 	return append(errs, validateIdentifier(id, p)...)
-}
-
-func validateFullyQualifiedName(name string, p *field.Path) field.ErrorList {
-	errs := validateQualifiedName(name, p)
-	if !strings.Contains(name, "/") {
-		errs = append(errs, field.Invalid(p, name, "a fully qualified name must be a domain and a name separated by a slash"))
-	}
-	return errs
 }
 
 func validateIdentifier(id string, p *field.Path) field.ErrorList {

@@ -21,7 +21,14 @@ func resourceClaims() *api.Resource {
 		StoragePath: "resourceclaims",
 		New:         func() api.Object { return &resourcev1.ResourceClaim{} },
 		NewList:     func() runtime.Object { return &resourcev1.ResourceClaimList{} },
-		Default:     api.Defaults(func(c *resourcev1.ResourceClaim) { defaultClaimSpec(&c.Spec) }),
+		Default: api.Defaults(func(c *resourcev1.ResourceClaim) {
+			defaultClaimSpec(&c.Spec)
+			if a := c.Status.Allocation; a != nil {
+				for i := range a.Devices.Results {
+					defaultTolerations(a.Devices.Results[i].Tolerations)
+				}
+			}
+		}),
 		Strategy: api.Strategy{
 			PrepareCreate: api.OnCreate(func(c *resourcev1.ResourceClaim) {
 				c.Status = resourcev1.ResourceClaimStatus{}
@@ -92,9 +99,19 @@ func defaultClaimSpec(s *resourcev1.ResourceClaimSpec) {
 		r := &s.Devices.Requests[i]
 		if e := r.Exactly; e != nil {
 			count(&e.AllocationMode, &e.Count)
+			defaultTolerations(e.Tolerations)
 		}
 		for j := range r.FirstAvailable {
 			count(&r.FirstAvailable[j].AllocationMode, &r.FirstAvailable[j].Count)
+			defaultTolerations(r.FirstAvailable[j].Tolerations)
+		}
+	}
+}
+
+func defaultTolerations(list []resourcev1.DeviceToleration) {
+	for i := range list {
+		if list[i].Operator == "" {
+			list[i].Operator = resourcev1.DeviceTolerationOpEqual
 		}
 	}
 }

@@ -75,20 +75,19 @@ func TestClaimCreate(t *testing.T) {
 		devices+`requests[4].exactly.allocationMode: Unsupported value: "Some": supported values: "All", "ExactCount"`,
 		devices+"requests[4].exactly.tolerations[0].value: Invalid value: \"v\": must be empty for operator `Exists`",
 		devices+`requests[4].exactly.tolerations[0].effect: Unsupported value: "Explode": supported values: "NoExecute", "NoSchedule", "None"`,
-		devices+"requests[4].exactly.tolerations[1].operator: Required value",
 		devices+`requests[4].exactly.tolerations[2].operator: Unsupported value: "Maybe": supported values: "Equal", "Exists"`,
 		devices+`requests[4].exactly.tolerations[2].key: Invalid value: "-"`,
 		devices+"requests[5].exactly.count: Invalid value",
-		devices+`requests[5]: Duplicate value: "all"`,
+		devices+`requests[5]: Duplicate value: {"name":"all"`,
 		devices+`constraints[0].requests[2]: Invalid value: "nobody": `+unknown,
 		devices+`constraints[0].requests[3]: Invalid value: "a/b/c": `+unknown,
 		devices+`constraints[0].requests[1]: Duplicate value: "all"`,
 		devices+`constraints[0]: Required value: exactly one of "matchAttribute" or "distinctAttribute"`,
 		devices+`constraints[1].distinctAttribute: Invalid value: "plain": a fully qualified name must be`,
-		devices+`constraints[2].matchAttribute: Invalid value: "": the domain must not be empty`,
+		devices+`constraints[2].matchAttribute: Invalid value: "": prefix must not be empty`,
 		devices+`constraints[2].matchAttribute: Invalid value: "1": a valid C identifier`,
 		devices+"config[0].opaque: Required value",
-		devices+`config[1].opaque.driver: Invalid value: "bad_"`,
+		devices+`config[1].opaque.driver: Invalid value: "Bad_": an RFC 1123 subdomain must consist of alphanumeric characters`,
 		devices+`config[1].opaque.parameters: Invalid value: "<value omitted>": must be a valid JSON object`,
 		devices+`config[2].opaque.parameters: Invalid value: "<value omitted>": error parsing data as JSON`,
 		devices+"config[3].opaque.parameters: Required value",
@@ -163,10 +162,10 @@ func TestClaimStatus(t *testing.T) {
 		NetworkData: &resourcev1.NetworkDeviceData{IPs: []string{"10.0.0.1"}}, ShareID: ptr.To("C1C2F6A6-6B8C-4C39-A3C6-0A4D9B1E0A11"),
 	}}
 	apitest.Want(t, apitest.UpdateSub(t, r, "status", bad, old),
-		`status.reservedFor[1]: Duplicate value: "1"`,
+		`status.reservedFor[1]: Duplicate value: {`,
 		"status.reservedFor: Forbidden: may not be specified when `allocated` is not set",
 		`status.devices[0]: Invalid value: "d/p/x/C1C2F6A6`,
-		"status.devices[0].shareID: Invalid value: \"C1C2F6A6-6B8C-4C39-A3C6-0A4D9B1E0A11\": uid must be in RFC 4122",
+		"status.devices[0].shareID: Invalid value: \"C1C2F6A6-6B8C-4C39-A3C6-0A4D9B1E0A11\": must be a lowercase UUID in 8-4-4-4-12 format",
 		"status.devices[0].data: Invalid value", "status.devices[0].networkData.ips[0]: Invalid value: \"10.0.0.1\": must be a valid address in CIDR form")
 
 	bad = old.DeepCopy()
@@ -179,7 +178,7 @@ func TestClaimStatus(t *testing.T) {
 	}, NodeSelector: &corev1.NodeSelector{}}
 	const results = "status.allocation.devices.results"
 	apitest.Want(t, apitest.UpdateSub(t, r, "status", bad, old),
-		results+`[0].request: Invalid value: "b"`, results+"[0].driver: Required value", results+`[0].pool: Invalid value: ""`,
+		results+`[0].request: Invalid value: "b"`, results+"[0].driver: Required value", results+`[0].pool: Invalid value: "a//b": segment 1: must not be empty`,
 		results+`[0].bindingConditions[1]: Duplicate value: "x"`,
 		results+`[0].bindingFailureConditions[0]: Invalid value: "x": bindingFailureConditions must not overlap`,
 		results+`[1].bindingFailureConditions: Invalid value: null: bindingFailureConditions are required to use bindingConditions`,

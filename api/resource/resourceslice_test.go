@@ -87,7 +87,7 @@ func TestSliceErrors(t *testing.T) {
 		"spec: Invalid value: \"{`nodeName`, `nodeSelector`}\": exactly one of `nodeName`",
 		"spec: Invalid value: \"\": only one of `sharedCounters` or `devices` is allowed",
 		"spec.sharedCounters[0].name: Required value", "spec.sharedCounters[0].counters: Required value",
-		`spec.sharedCounters[1].counters: Invalid value: "B"`, `spec.sharedCounters[2]: Duplicate value: "a"`)
+		`spec.sharedCounters[1].counters: Invalid value: "B"`, `spec.sharedCounters[2]: Duplicate value: {"name":"a"`)
 	none := slice()
 	none.Spec.NodeName = ptr.To("")
 	apitest.Want(t, apitest.Create(r, none),
@@ -102,8 +102,8 @@ func TestSliceErrors(t *testing.T) {
 		},
 		Taints: []resourcev1.DeviceTaint{{Value: "-", Effect: "Odd"}, {Key: "k"}},
 	}, resourcev1.Device{Name: "d"})),
-		`spec.devices[0].attributes[none]: Invalid value: "": exactly one value must be specified`,
-		"spec.devices[0].attributes[two]: Invalid value: ",
+		"spec.devices[0].attributes[none]: Invalid value: \"\": must specify one of: `int`, `bool`",
+		`spec.devices[0].attributes[two]: Invalid value: "{int, bool}": must specify exactly one of: `,
 		`spec.devices[0].attributes[v].version: Invalid value: "1.2": must be a string compatible with semver.org spec 2.0.0`,
 		"spec.devices[0].attributes[s].string: Too long: may not be more than 64 bytes",
 		"spec.devices[0].attributes: Too long: may not be more than 32 bytes",

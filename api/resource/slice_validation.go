@@ -34,7 +34,7 @@ func validateSlice(s, old *resourcev1.ResourceSliceSpec) field.ErrorList {
 	if s.SharedCounters != nil && s.Devices != nil {
 		errs = append(errs, field.Invalid(p, "", "only one of `sharedCounters` or `devices` is allowed"))
 	}
-	errs = append(errs, unique(s.Devices, maxDevices(s), p.Child("devices"),
+	errs = append(errs, uniqueKeys(s.Devices, maxDevices(s), p.Child("devices"),
 		func(d *resourcev1.Device) string { return d.Name },
 		func(d *resourcev1.Device, p *field.Path) field.ErrorList {
 			return validateDevice(d, findDevice(old, d.Name), ptr.Deref(s.PerDeviceNodeSelection, false), p)
@@ -225,7 +225,7 @@ var semver = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)` +
 
 func validateAttribute(a *resourcev1.DeviceAttribute, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	set := 0
+	var set []string
 	text := func(value *string, p *field.Path) field.ErrorList {
 		if len(*value) > resourcev1.DeviceAttributeMaxValueLength {
 			return field.ErrorList{field.TooLong(p, "", resourcev1.DeviceAttributeMaxValueLength)}
@@ -239,35 +239,36 @@ func validateAttribute(a *resourcev1.DeviceAttribute, p *field.Path) field.Error
 		}
 		return errs
 	}
-	is := func(given bool) bool {
+	is := func(name string, given bool) bool {
 		if given {
-			set++
+			set = append(set, name)
 		}
 		return given
 	}
-	list := func(given bool, value any, n int, p *field.Path) {
-		if is(given) && n == 0 {
-			errs = append(errs, field.Invalid(p, value, "must not be empty if specified"))
+	list := func(name string, given bool, value any, n int) {
+		if is(name, given) && n == 0 {
+			errs = append(errs, field.Invalid(p.Child(name), value, "must not be empty if specified"))
 		}
 	}
-	is(a.BoolValue != nil)
-	is(a.IntValue != nil)
-	if is(a.StringValue != nil) {
+	is("int", a.IntValue != nil)
+	is("bool", a.BoolValue != nil)
+	if is("string", a.StringValue != nil) {
 		errs = append(errs, text(a.StringValue, p.Child("string"))...)
 	}
-	if is(a.VersionValue != nil) {
+	if is("version", a.VersionValue != nil) {
 		errs = append(errs, version(a.VersionValue, p.Child("version"))...)
 	}
-	list(a.BoolValues != nil, a.BoolValues, len(a.BoolValues), p.Child("bools"))
-	list(a.IntValues != nil, a.IntValues, len(a.IntValues), p.Child("ints"))
-	list(a.StringValues != nil, a.StringValues, len(a.StringValues), p.Child("strings"))
-	list(a.VersionValues != nil, a.VersionValues, len(a.VersionValues), p.Child("versions"))
+	list("ints", a.IntValues != nil, a.IntValues, len(a.IntValues))
+	list("bools", a.BoolValues != nil, a.BoolValues, len(a.BoolValues))
+	list("strings", a.StringValues != nil, a.StringValues, len(a.StringValues))
+	list("versions", a.VersionValues != nil, a.VersionValues, len(a.VersionValues))
 	errs = append(errs, each(a.StringValues, anySize, p.Child("strings"), text)...)
 	errs = append(errs, each(a.VersionValues, anySize, p.Child("versions"), version)...)
-	if set == 0 {
-		errs = append(errs, field.Invalid(p, "", "exactly one value must be specified"))
-	} else if set > 1 {
-		errs = append(errs, field.Invalid(p, a, "exactly one value must be specified"))
+	const names = "`int`, `bool`, `string`, `version`, `ints`, `bools`, `strings`, `versions`"
+	if len(set) == 0 {
+		errs = append(errs, field.Invalid(p, "", "must specify one of: "+names))
+	} else if len(set) > 1 {
+		errs = append(errs, field.Invalid(p, "{"+strings.Join(set, ", ")+"}", "must specify exactly one of: "+names))
 	}
 	return errs
 }

@@ -119,7 +119,8 @@ func validateParameters(params map[string]string, p *field.Path) field.ErrorList
 // validateTopologies refuses terms that say the same as another.
 func validateTopologies(terms []corev1.TopologySelectorTerm, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	seen := make([]map[string]sets.Set[string], 0, len(terms))
+	// As upstream, the terms are compared with as many empty ones first.
+	seen := make([]map[string]sets.Set[string], len(terms))
 	for i := range terms {
 		ep := p.Index(i).Child("matchLabelExpressions")
 		term := map[string]sets.Set[string]{}
@@ -131,8 +132,10 @@ func validateTopologies(terms []corev1.TopologySelectorTerm, p *field.Path) fiel
 			}
 			term[e.Key] = values
 		}
-		if slices.ContainsFunc(seen, func(s map[string]sets.Set[string]) bool { return equality.Semantic.DeepEqual(s, term) }) {
-			errs = append(errs, field.Duplicate(ep, ""))
+		for _, s := range seen {
+			if equality.Semantic.DeepEqual(s, term) {
+				errs = append(errs, field.Duplicate(ep, ""))
+			}
 		}
 		seen = append(seen, term)
 	}

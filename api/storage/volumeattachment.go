@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/skiff-k8s/skiff/api"
+	"github.com/skiff-k8s/skiff/api/core"
 )
 
 const (
@@ -31,6 +32,11 @@ func volumeAttachments() *api.Resource {
 		StoragePath: "volumeattachments",
 		New:         func() api.Object { return &storagev1.VolumeAttachment{} },
 		NewList:     func() runtime.Object { return &storagev1.VolumeAttachmentList{} },
+		Default: api.Defaults(func(a *storagev1.VolumeAttachment) {
+			if v := a.Spec.Source.InlineVolumeSpec; v != nil {
+				core.DefaultPersistentVolumeSource(v)
+			}
+		}),
 		Strategy: api.Strategy{
 			PrepareCreate: api.OnCreate(func(a *storagev1.VolumeAttachment) { a.Status = storagev1.VolumeAttachmentStatus{} }),
 			Validate:      api.Check(validateAttachment),
