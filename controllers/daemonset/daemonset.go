@@ -51,6 +51,7 @@ type Controller struct {
 	pods    ownership.Index[*corev1.Pod]
 	history history.Store
 	control ownership.Pods
+	writes  *controller.Writes[controller.Key]
 	expect  *expectations.Set[controller.Key]
 
 	mu      sync.Mutex
@@ -73,7 +74,7 @@ func New(cfg controller.Config) (*Controller, error) {
 	apps, core := cfg.Informers.Apps().V1(), cfg.Informers.Core().V1()
 	c := &Controller{
 		cfg: cfg, sets: apps.DaemonSets().Lister(), nodes: core.Nodes().Lister(),
-		control: ownership.Pods{Client: cfg.Client, Events: cfg.Events},
+		control: ownership.Pods{Client: cfg.Client, Events: cfg.Events}, writes: controller.NewWrites[controller.Key](cfg.Clock),
 		expect:  expectations.New[controller.Key](cfg.Clock),
 		retries: map[retryKey]retry{},
 	}
@@ -179,6 +180,9 @@ func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Du
 	if err != nil {
 		return 0, fmt.Errorf("reading DaemonSet: %w", err)
 	}
+	if c.writes.Behind(key, set) {
+		return 0, nil
+	}
 	if set.Spec.Selector == nil || equality.Semantic.DeepEqual(*set.Spec.Selector, metav1.LabelSelector{}) {
 		c.cfg.Events.Event(set, corev1.EventTypeWarning, "SelectingAll", "This daemon set is selecting all pods. A non-empty selector is required.")
 		return 0, nil
@@ -226,8 +230,12 @@ func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Du
 	if !equality.Semantic.DeepEqual(set.Status, status) {
 		next := set.DeepCopy()
 		next.Status = status
-		if _, err := c.cfg.Client.AppsV1().DaemonSets(key.Namespace).UpdateStatus(ctx, next, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		written, err := c.cfg.Client.AppsV1().DaemonSets(key.Namespace).UpdateStatus(ctx, next, metav1.UpdateOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
 			return 0, errors.Join(actErr, fmt.Errorf("updating status: %w", err))
+		}
+		if err == nil {
+			c.writes.Note(key, written)
 		}
 	}
 	return again, errors.Join(actErr, c.truncate(ctx, set, s, revisions, current))

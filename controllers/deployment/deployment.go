@@ -32,6 +32,8 @@ type Controller struct {
 	lister appslisters.DeploymentLister
 	sets   ownership.Index[*appsv1.ReplicaSet]
 	pods   ownership.Index[*corev1.Pod]
+	writes *controller.Writes[controller.Key] // of Deployments
+	resize *controller.Writes[controller.Key] // of ReplicaSets
 }
 
 // New makes the controller.
@@ -40,7 +42,7 @@ func New(cfg controller.Config) (*Controller, error) {
 	deployments := cfg.Informers.Apps().V1().Deployments()
 	sets := cfg.Informers.Apps().V1().ReplicaSets().Informer()
 	pods := cfg.Informers.Core().V1().Pods().Informer()
-	c := &Controller{cfg: cfg, lister: deployments.Lister()}
+	c := &Controller{cfg: cfg, lister: deployments.Lister(), writes: controller.NewWrites[controller.Key](cfg.Clock), resize: controller.NewWrites[controller.Key](cfg.Clock)}
 	c.loop = controller.NewLoop(name, 5, cfg.Clock, cfg.Logger, c.reconcile)
 	var err1, err2 error
 	c.sets, err1 = ownership.NewIndex[*appsv1.ReplicaSet](sets)
@@ -115,15 +117,24 @@ func (c *Controller) podGone(pod *corev1.Pod) {
 func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Duration, error) {
 	d, err := c.lister.Deployments(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) {
+		c.writes.Forget(key)
 		return 0, nil
 	}
 	if err != nil {
 		return 0, fmt.Errorf("reading Deployment: %w", err)
 	}
+	if c.writes.Behind(key, d) {
+		return 0, nil
+	}
 	s := state{deployment: d, running: c.running, now: c.cfg.Clock.Now()}
 	if d.Spec.Selector != nil && !equality.Semantic.DeepEqual(*d.Spec.Selector, metav1.LabelSelector{}) {
 		if s.sets, err = c.claim(ctx, d); err != nil {
 			return 0, err
+		}
+	}
+	for _, rs := range s.sets {
+		if c.resize.Behind(controller.KeyOf(rs), rs) {
+			return 0, nil
 		}
 	}
 	p := decide(s)
@@ -169,9 +180,11 @@ func (c *Controller) act(ctx context.Context, d *appsv1.Deployment, p plan) erro
 	}
 	for _, ch := range p.update {
 		// The update carries the revision we decided on: a conflict decides anew.
-		if _, err := client.ReplicaSets(d.Namespace).Update(ctx, ch.set, metav1.UpdateOptions{}); err != nil {
+		written, err := client.ReplicaSets(d.Namespace).Update(ctx, ch.set, metav1.UpdateOptions{})
+		if err != nil {
 			return fmt.Errorf("updating ReplicaSet %s: %w", ch.set.Name, err)
 		}
+		c.resize.Note(controller.KeyOf(written), written)
 		if to := size(ch.set); to != ch.from {
 			direction := "up"
 			if to < ch.from {
@@ -195,9 +208,14 @@ func (c *Controller) writeStatus(ctx context.Context, d *appsv1.Deployment) erro
 	if d == nil {
 		return nil
 	}
-	if _, err := c.cfg.Client.AppsV1().Deployments(d.Namespace).UpdateStatus(ctx, d, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	written, err := c.cfg.Client.AppsV1().Deployments(d.Namespace).UpdateStatus(ctx, d, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("updating status: %w", err)
 	}
+	c.writes.Note(controller.KeyOf(written), written)
 	return nil
 }
 

@@ -39,18 +39,23 @@ type Controller struct {
 	services  corelisters.ServiceLister
 	pods      corelisters.PodLister
 	endpoints corelisters.EndpointsLister //nolint:staticcheck // deprecated, and still served
+	writes    *controller.Writes[controller.Key]
 }
 
 // New makes the controller.
 func New(cfg controller.Config) (*Controller, error) {
 	core := cfg.Informers.Core().V1()
-	c := &Controller{cfg: cfg, services: core.Services().Lister(), pods: core.Pods().Lister(), endpoints: core.Endpoints().Lister()}
+	c := &Controller{cfg: cfg, services: core.Services().Lister(), pods: core.Pods().Lister(), endpoints: core.Endpoints().Lister(), writes: controller.NewWrites[controller.Key](cfg.Clock)}
 	c.loop = controller.NewLoop("endpoints-controller", 5, cfg.Clock, cfg.Logger, c.reconcile)
 	return c, errors.Join(
 		controller.Watch(c.loop, core.Services().Informer(), controller.Enqueue[*corev1.Service](c.loop)),
 		controller.Watch(c.loop, core.Pods().Informer(), services.PodHandlers(c.services, c.loop)),
 		controller.Watch(c.loop, core.Endpoints().Informer(), controller.Handlers[*corev1.Endpoints]{
-			Deleted: func(e *corev1.Endpoints) { c.loop.Add(controller.KeyOf(e)) },
+			Deleted: func(e *corev1.Endpoints) {
+				c.writes.Forget(controller.KeyOf(e))
+				c.loop.Add(controller.KeyOf(e))
+			},
+			Updated: func(_, e *corev1.Endpoints) { c.loop.Add(controller.KeyOf(e)) },
 			// Left over from when this controller did not run.
 			Added: func(e *corev1.Endpoints) {
 				if e.Labels[managedByLabel] == managedBy {
@@ -71,6 +76,9 @@ func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Du
 		return 0, fmt.Errorf("reading Endpoints: %w", err)
 	}
 	exists := err == nil
+	if exists && c.writes.Behind(key, current) {
+		return 0, nil
+	}
 	service, err := c.services.Services(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) {
 		// Whoever wrote them, Endpoints go with their Service, as upstream does; nothing
@@ -105,7 +113,9 @@ func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Du
 	case equality.Semantic.DeepEqual(current, next):
 		return 0, nil
 	default:
-		_, err = client.Update(ctx, next, metav1.UpdateOptions{})
+		if next, err = client.Update(ctx, next, metav1.UpdateOptions{}); err == nil {
+			c.writes.Note(key, next)
+		}
 	}
 	if err == nil || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return 0, nil

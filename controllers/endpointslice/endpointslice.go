@@ -35,6 +35,7 @@ type Controller struct {
 	nodes    corelisters.NodeLister
 	slices   cache.Indexer
 	expect   *expectations.Set[controller.Key]
+	writes   *controller.Writes[controller.Key] // of slices
 }
 
 // New makes the controller.
@@ -57,6 +58,7 @@ func New(cfg controller.Config) (*Controller, error) {
 		nodes:    core.Nodes().Lister(),
 		slices:   slices.GetIndexer(),
 		expect:   expectations.New[controller.Key](cfg.Clock),
+		writes:   controller.NewWrites[controller.Key](cfg.Clock),
 	}
 	c.loop = controller.NewLoop(name, 5, cfg.Clock, cfg.Logger, c.reconcile)
 	return c, errors.Join(
@@ -66,6 +68,7 @@ func New(cfg controller.Config) (*Controller, error) {
 			Added:   func(s *discoveryv1.EndpointSlice) { c.sliceChanged(s, c.expect.Created) },
 			Updated: c.sliceUpdated,
 			Deleted: func(s *discoveryv1.EndpointSlice) {
+				c.writes.Forget(controller.KeyOf(s))
 				c.sliceChanged(s, func(k controller.Key) { c.expect.Deleted(k, s.UID) })
 			},
 		}),
@@ -149,7 +152,11 @@ func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Du
 		return 0, fmt.Errorf("listing EndpointSlices: %w", err)
 	}
 	for _, o := range found {
-		s.slices = append(s.slices, o.(*discoveryv1.EndpointSlice))
+		slice := o.(*discoveryv1.EndpointSlice)
+		if c.writes.Behind(controller.KeyOf(slice), slice) {
+			return 0, nil
+		}
+		s.slices = append(s.slices, slice)
 	}
 	p := decide(s)
 	if err := c.act(ctx, key, p); err != nil {
@@ -182,9 +189,11 @@ func (c *Controller) act(ctx context.Context, key controller.Key, p plan) error 
 		}
 	}
 	for _, s := range p.update {
-		if _, err := client.Update(ctx, s, metav1.UpdateOptions{}); err != nil {
+		written, err := client.Update(ctx, s, metav1.UpdateOptions{})
+		if err != nil {
 			return fmt.Errorf("updating EndpointSlice %s: %w", s.Name, err)
 		}
+		c.writes.Note(controller.KeyOf(written), written)
 	}
 	for _, s := range p.remove {
 		c.expect.Deletions(key, s.UID)

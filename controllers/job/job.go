@@ -40,6 +40,7 @@ type Controller struct {
 	pods    ownership.Index[*corev1.Pod]
 	control ownership.Pods
 	expect  *expectations.Set[controller.Key]
+	writes  *controller.Writes[controller.Key]
 
 	mu       sync.Mutex
 	released map[types.UID]struct{} // pods whose finalizer we removed, not yet seen
@@ -58,6 +59,7 @@ func New(cfg controller.Config) (*Controller, error) {
 		podList:  pods.Lister(),
 		control:  ownership.Pods{Client: cfg.Client, Events: cfg.Events},
 		expect:   expectations.New[controller.Key](cfg.Clock),
+		writes:   controller.NewWrites[controller.Key](cfg.Clock),
 		released: map[types.UID]struct{}{},
 		backoffs: map[types.UID]record{},
 		finished: map[types.UID]struct{}{},
@@ -238,12 +240,13 @@ func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Du
 	j, err := c.jobs.Jobs(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) {
 		c.expect.Forget(key)
+		c.writes.Forget(key)
 		return 0, nil
 	}
 	if err != nil {
 		return 0, fmt.Errorf("reading Job: %w", err)
 	}
-	if foreign(j) {
+	if foreign(j) || c.writes.Behind(key, j) {
 		return 0, nil
 	}
 	c.mu.Lock()
@@ -437,6 +440,7 @@ func (c *Controller) write(ctx context.Context, p *pass, d done) error {
 		if written, err = client.UpdateStatus(ctx, next, metav1.UpdateOptions{}); err != nil {
 			return ignoreGone(err, "updating status")
 		}
+		c.writes.Note(controller.KeyOf(written), written)
 	}
 	c.mu.Lock()
 	c.backoffs[p.job.UID] = p.record
@@ -482,6 +486,7 @@ func (c *Controller) write(ctx context.Context, p *pass, d done) error {
 		if written, err = client.UpdateStatus(ctx, last, metav1.UpdateOptions{}); err != nil {
 			return errors.Join(relErr, ignoreGone(err, "updating status"))
 		}
+		c.writes.Note(controller.KeyOf(written), written)
 		if end != nil {
 			c.ended(p.job, written, end)
 		}

@@ -40,7 +40,7 @@ type kind struct {
 	list     func(namespace string) ([]*set, error)
 	live     func(ctx context.Context, namespace, name string) (metav1.Object, error)
 	// writeStatus replaces the status of the very revision that s was read from.
-	writeStatus func(ctx context.Context, s *set, status appsv1.ReplicaSetStatus) error
+	writeStatus func(ctx context.Context, s *set, status appsv1.ReplicaSetStatus) (metav1.Object, error)
 }
 
 func replicaSets(client kubernetes.Interface, lister appslisters.ReplicaSetLister, inf cache.SharedIndexInformer) kind {
@@ -64,11 +64,10 @@ func replicaSets(client kubernetes.Interface, lister appslisters.ReplicaSetListe
 		live: func(ctx context.Context, namespace, name string) (metav1.Object, error) {
 			return client.AppsV1().ReplicaSets(namespace).Get(ctx, name, metav1.GetOptions{})
 		},
-		writeStatus: func(ctx context.Context, s *set, status appsv1.ReplicaSetStatus) error {
+		writeStatus: func(ctx context.Context, s *set, status appsv1.ReplicaSetStatus) (metav1.Object, error) {
 			rs := s.obj.DeepCopyObject().(*appsv1.ReplicaSet)
 			rs.Status = status
-			_, err := client.AppsV1().ReplicaSets(rs.Namespace).UpdateStatus(ctx, rs, metav1.UpdateOptions{})
-			return err
+			return client.AppsV1().ReplicaSets(rs.Namespace).UpdateStatus(ctx, rs, metav1.UpdateOptions{})
 		},
 	}
 }
@@ -106,11 +105,10 @@ func replicationControllers(client kubernetes.Interface, lister corelisters.Repl
 		live: func(ctx context.Context, namespace, name string) (metav1.Object, error) {
 			return client.CoreV1().ReplicationControllers(namespace).Get(ctx, name, metav1.GetOptions{})
 		},
-		writeStatus: func(ctx context.Context, s *set, status appsv1.ReplicaSetStatus) error {
+		writeStatus: func(ctx context.Context, s *set, status appsv1.ReplicaSetStatus) (metav1.Object, error) {
 			rc := s.obj.DeepCopyObject().(*corev1.ReplicationController)
 			rc.Status = rcStatus(status)
-			_, err := client.CoreV1().ReplicationControllers(rc.Namespace).UpdateStatus(ctx, rc, metav1.UpdateOptions{})
-			return err
+			return client.CoreV1().ReplicationControllers(rc.Namespace).UpdateStatus(ctx, rc, metav1.UpdateOptions{})
 		},
 	}
 }

@@ -32,6 +32,7 @@ type Controller struct {
 	pods    ownership.Index[*corev1.Pod]
 	control ownership.Pods
 	expect  *expectations.Set[controller.Key]
+	writes  *controller.Writes[controller.Key]
 	// terminating: the kind's status counts terminating pods (KEP-3973).
 	terminating bool
 }
@@ -54,6 +55,7 @@ func newController(name string, cfg controller.Config, k kind, terminating bool)
 		kind:        k,
 		control:     ownership.Pods{Client: cfg.Client, Events: cfg.Events},
 		expect:      expectations.New[controller.Key](cfg.Clock),
+		writes:      controller.NewWrites[controller.Key](cfg.Clock),
 		terminating: terminating,
 	}
 	c.loop = controller.NewLoop(name, 5, cfg.Clock, cfg.Logger, c.reconcile)
@@ -144,10 +146,14 @@ func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Du
 	set, err := c.kind.get(key.Namespace, key.Name)
 	if apierrors.IsNotFound(err) {
 		c.expect.Forget(key)
+		c.writes.Forget(key)
 		return 0, nil
 	}
 	if err != nil {
 		return 0, err
+	}
+	if c.writes.Behind(key, set.obj) {
+		return 0, nil
 	}
 	met := c.expect.Met(key)
 	s, err := c.observe(ctx, set)
@@ -160,8 +166,12 @@ func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Du
 	}
 	status, again := statusOf(s, failed, c.terminating)
 	if !equality.Semantic.DeepEqual(set.status, status) {
-		if err := c.kind.writeStatus(ctx, set, status); err != nil && !apierrors.IsNotFound(err) {
+		written, err := c.kind.writeStatus(ctx, set, status)
+		if err != nil && !apierrors.IsNotFound(err) {
 			return 0, errors.Join(failed, fmt.Errorf("updating status: %w", err))
+		}
+		if err == nil {
+			c.writes.Note(key, written)
 		}
 	}
 	return again, failed

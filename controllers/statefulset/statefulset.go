@@ -35,6 +35,7 @@ type Controller struct {
 	pods    ownership.Index[*corev1.Pod]
 	history history.Store
 	control ownership.Pods
+	writes  *controller.Writes[controller.Key]
 }
 
 // New makes the controller.
@@ -42,7 +43,7 @@ func New(cfg controller.Config) (*Controller, error) {
 	const name = "statefulset-controller"
 	apps, core := cfg.Informers.Apps().V1(), cfg.Informers.Core().V1()
 	c := &Controller{cfg: cfg, sets: apps.StatefulSets().Lister(), claims: core.PersistentVolumeClaims().Lister(),
-		control: ownership.Pods{Client: cfg.Client, Events: cfg.Events}}
+		control: ownership.Pods{Client: cfg.Client, Events: cfg.Events}, writes: controller.NewWrites[controller.Key](cfg.Clock)}
 	c.loop = controller.NewLoop(name, 5, cfg.Clock, cfg.Logger, c.reconcile)
 	var err1, err2 error
 	c.pods, err1 = ownership.NewIndex[*corev1.Pod](core.Pods().Informer())
@@ -92,6 +93,9 @@ func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Du
 	if err != nil {
 		return 0, fmt.Errorf("reading StatefulSet: %w", err)
 	}
+	if c.writes.Behind(key, set) {
+		return 0, nil
+	}
 	sel, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
 	if err != nil {
 		return 0, fmt.Errorf("spec.selector: %w", err)
@@ -125,8 +129,12 @@ func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Du
 	if !equality.Semantic.DeepEqual(set.Status, status) {
 		next := set.DeepCopy()
 		next.Status = status
-		if _, err := c.cfg.Client.AppsV1().StatefulSets(key.Namespace).UpdateStatus(ctx, next, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		written, err := c.cfg.Client.AppsV1().StatefulSets(key.Namespace).UpdateStatus(ctx, next, metav1.UpdateOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
 			return 0, errors.Join(actErr, fmt.Errorf("updating status: %w", err))
+		}
+		if err == nil {
+			c.writes.Note(key, written)
 		}
 	}
 	livRev := map[string]bool{current.Name: true, update.Name: true}
