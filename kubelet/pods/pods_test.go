@@ -146,6 +146,29 @@ func TestInitAndSidecar(t *testing.T) {
 	h.wait("gone", func() bool { return h.get("a") == nil })
 }
 
+func TestFailedInitContainer(t *testing.T) {
+	h := newHarness(t)
+	h.rt.Started = func(c *fakecri.Container) {
+		h.rt.Exit(c, map[string]int32{"init2": 1}[c.Name], "")
+	}
+	h.start()
+	h.create(newPod("a", func(p *corev1.Pod) {
+		p.Spec.RestartPolicy = corev1.RestartPolicyNever
+		p.Spec.InitContainers = []corev1.Container{newContainer("init1"), newContainer("init2")}
+	}))
+	p := h.waitPod("a", "failed", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
+	c := condition(p.Status.Conditions, corev1.PodInitialized)
+	if c.Status != corev1.ConditionFalse || c.Reason != "ContainersNotInitialized" || c.Message != "containers with incomplete status: [init2]" {
+		t.Errorf("%+v", c)
+	}
+	if w := p.Status.ContainerStatuses[0].State.Waiting; w == nil || w.Reason != "PodInitializing" {
+		t.Errorf("%+v", p.Status.ContainerStatuses[0])
+	}
+	if len(h.rt.Containers("c")) != 0 {
+		t.Error("the main container was made")
+	}
+}
+
 func TestMissingConfigMapArrives(t *testing.T) {
 	h := newHarness(t)
 	h.start()

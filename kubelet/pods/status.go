@@ -315,9 +315,12 @@ func volumeMounts(c *corev1.Container) []corev1.VolumeMountStatus {
 // closeStatuses gives the containers of an initialised pod that ended an end even
 // if they never ran: no status of such a pod may say that something is to come.
 func closeStatuses(in statusInput, s *corev1.PodStatus) {
-	for i := range s.InitContainerStatuses {
-		if c := &in.Pod.Spec.InitContainers[i]; !podfit.Restartable(c) && s.InitContainerStatuses[i].State.Terminated == nil {
-			return
+	if !anyRegularContainer(in.Pod, in.Runtime) {
+		for i := range s.InitContainerStatuses {
+			end := s.InitContainerStatuses[i].State.Terminated
+			if !podfit.Restartable(&in.Pod.Spec.InitContainers[i]) && (end == nil || end.ExitCode != 0) {
+				return
+			}
 		}
 	}
 	for _, list := range [][]corev1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses} {
