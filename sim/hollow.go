@@ -26,10 +26,11 @@ type hollow struct {
 
 	mu   sync.Mutex
 	next int
+	off  chan struct{} // closed when the machine is off: no heartbeats, nothing runs
 }
 
 func newHollow(name string, client kubernetes.Interface, shared informers.SharedInformerFactory) *hollow {
-	return &hollow{name: name, client: client, shared: shared}
+	return &hollow{name: name, client: client, shared: shared, off: make(chan struct{})}
 }
 
 // Run registers the node and plays its kubelet until ctx ends.
@@ -56,6 +57,9 @@ func (h *hollow) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
+			return nil
+		case <-h.off:
+			<-ctx.Done()
 			return nil
 		case <-t.C:
 			if err := h.beat(ctx); err != nil && ctx.Err() == nil {

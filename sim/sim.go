@@ -53,8 +53,12 @@ type Cluster struct {
 	Caches *cacher.Caches
 	Admin  kubernetes.Interface
 	group  *component.Group
+	nodes  map[string]*hollow
 	log    *slog.Logger
 }
+
+// PowerOff takes a node's machine away; it does not come back.
+func (c *Cluster) PowerOff(node string) { close(c.nodes[node].off) }
 
 // New composes a cluster of n hollow nodes; nothing runs before Run.
 func New(nodes int, log *slog.Logger) (*Cluster, error) {
@@ -120,7 +124,7 @@ func New(nodes int, log *slog.Logger) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{Server: server, Caches: caches, group: component.NewGroup(log), log: log}
+	c := &Cluster{Server: server, Caches: caches, group: component.NewGroup(log), nodes: map[string]*hollow{}, log: log}
 	admin, err := c.clients(&user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}})
 	if err != nil {
 		return nil, err
@@ -137,6 +141,7 @@ func New(nodes int, log *slog.Logger) (*Cluster, error) {
 	}
 	for i := range nodes {
 		n := newHollow(fmt.Sprintf("node-%d", i), c.Admin, inproc.NewInformerFactory(caches, c.Admin, 0))
+		c.nodes[n.name] = n
 		members = append(members, component.Member{Name: n.name, Component: n})
 	}
 	for _, m := range members {

@@ -18,13 +18,17 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-func start(t testing.TB, nodes int) *Cluster {
-	t.Helper()
+func logger(t testing.TB) *slog.Logger {
 	level := slog.LevelWarn
 	if os.Getenv("SIM_DEBUG") != "" {
 		level = slog.LevelDebug
 	}
-	c, err := New(nodes, slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level})))
+	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: level}))
+}
+
+func start(t testing.TB, nodes int) *Cluster {
+	t.Helper()
+	c, err := New(nodes, logger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
