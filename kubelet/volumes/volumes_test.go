@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	testclock "k8s.io/utils/clock/testing"
@@ -275,5 +276,61 @@ func TestFSGroup(t *testing.T) {
 		if err != nil || fi.Mode() != want {
 			t.Errorf("%s: %v, %v; want %v", v, fi.Mode(), err, want)
 		}
+	}
+}
+
+func TestPersistentVolumes(t *testing.T) {
+	ctx := context.Background()
+	dir := t.TempDir()
+	claim := func(name, pv string, phase corev1.PersistentVolumeClaimPhase) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", UID: "claim-" + types.UID(name)}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: pv}, Status: corev1.PersistentVolumeClaimStatus{Phase: phase}}
+	}
+	volume := func(name, claim string, src corev1.PersistentVolumeSource) *corev1.PersistentVolume {
+		return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: src, ClaimRef: &corev1.ObjectReference{UID: "claim-" + types.UID(claim)}}}
+	}
+	hostPath := corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: filepath.Join(dir, "made"), Type: ptr.To(corev1.HostPathDirectoryOrCreate)}}
+	client := fake.NewClientset(
+		claim("host", "pv-host", corev1.ClaimBound), volume("pv-host", "host", hostPath),
+		claim("local", "pv-local", corev1.ClaimBound), volume("pv-local", "local", corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: dir}}),
+		claim("p-gen", "pv-gen", corev1.ClaimBound), volume("pv-gen", "p-gen", hostPath),
+		claim("pending", "", corev1.ClaimPending),
+		claim("stolen", "pv-stolen", corev1.ClaimBound), volume("pv-stolen", "other", hostPath),
+		claim("csi", "pv-csi", corev1.ClaimBound), volume("pv-csi", "csi", corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{}}),
+	)
+	m := manager(t, &mount.Twin{}, nil, client, nil)
+	for name, tc := range map[string]struct {
+		src  corev1.VolumeSource
+		path string
+		err  string
+	}{
+		"hostPath": {corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "host"}}, filepath.Join(dir, "made"), ""},
+		"local":    {corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "local"}}, dir, ""},
+		"generic":  {corev1.VolumeSource{Ephemeral: &corev1.EphemeralVolumeSource{}}, filepath.Join(dir, "made"), ""},
+		"pending":  {corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "pending"}}, "", "PVC ns/pending has not been bound to a volume yet"},
+		"stolen":   {corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "stolen"}}, "", "is not bound to claim stolen"},
+		"csi":      {corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "csi"}}, "", "use hostPath or local"},
+		"absent":   {corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "absent"}}, "", "not found"},
+	} {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", UID: types.UID("uid-" + name)}, Spec: corev1.PodSpec{Volumes: []corev1.Volume{{Name: "gen", VolumeSource: tc.src}}}}
+		_, err := m.Setup(ctx, pod)
+		if tc.err != "" {
+			if err == nil || !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got, _ := m.Path(pod.UID, "gen"); got != tc.path {
+			t.Errorf("%s: %s", name, got)
+		}
+		if err := m.Teardown(pod.UID); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "made")); err != nil {
+		t.Errorf("tearing down a pod removed what is not the kubelet's: %v", err)
 	}
 }
