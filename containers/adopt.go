@@ -208,6 +208,9 @@ func (r *Runtime) ended(c *containerState, e *monitor.Exit) error {
 			return
 		}
 		x.Finished, x.ExitCode = e.FinishedAt, e.Code
+		if x.Started.IsZero() || x.Started.After(x.Finished) {
+			x.Started = x.Finished // over before we had noted its start
+		}
 		switch {
 		case e.OOM:
 			x.Reason = reasonOOMKilled

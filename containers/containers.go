@@ -28,6 +28,7 @@ import (
 	"github.com/skiff-k8s/skiff/containers/cgroup"
 	"github.com/skiff-k8s/skiff/containers/image"
 	"github.com/skiff-k8s/skiff/containers/oci"
+	"github.com/skiff-k8s/skiff/containers/sandbox"
 	"github.com/skiff-k8s/skiff/containers/snapshot"
 )
 
@@ -71,6 +72,8 @@ type Runtime struct {
 	host    oci.Host
 	helper  string // programs; set by Run
 	monitor string
+	// unmappable is why pods cannot have user namespaces here, or nil.
+	unmappable error
 
 	streams *streamServer
 	events  *broadcaster
@@ -181,6 +184,9 @@ func (r *Runtime) Run(ctx context.Context) error {
 	if r.monitor, err = oci.Monitor.Extract(bin); err != nil {
 		return err
 	}
+	if r.unmappable = r.tryMapping(); r.unmappable != nil {
+		r.log.Info("pods cannot have user namespaces here", "reason", r.unmappable)
+	}
 	if err := r.adopt(ctx); err != nil {
 		return err
 	}
@@ -213,6 +219,21 @@ func (r *Runtime) Run(ctx context.Context) error {
 	close(r.stop)
 	r.watching.Wait()
 	return err
+}
+
+// tryMapping makes a user namespace and has the layers mapped by it.
+func (r *Runtime) tryMapping() error {
+	dir := filepath.Join(r.cfg.StateDir, "probe")
+	one := []sandbox.Mapping{{Container: 0, Host: 65536, Length: 65536}}
+	cfg := sandbox.Config{Dir: dir, UIDs: one, GIDs: one, Pause: r.monitor}
+	if err := sandbox.Remove(dir); err != nil { // of a start that was killed
+		return err
+	}
+	err := sandbox.Create(cfg)
+	if err == nil {
+		err = r.layers.Mappable(sandbox.Layout(cfg).User)
+	}
+	return errors.Join(err, sandbox.Remove(dir))
 }
 
 // maxSocketPath is what fits into sun_path with its final zero.

@@ -136,6 +136,13 @@ func TestUserNamespace(t *testing.T) {
 	h := newHarness(t)
 	img := h.pull("busybox", busyboxImage(t, nil))
 	ids := []*runtimeapi.IDMapping{{ContainerId: 0, HostId: 200000, Length: 65536}}
+	status, err := h.Runtime.Status(context.Background(), &runtimeapi.StatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !status.GetRuntimeHandlers()[0].GetFeatures().GetUserNamespaces() {
+		t.Skip("needs ID-mapped mounts of the temporary directory's file system")
+	}
 	userns := &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: ids, Gids: ids}
 	sb, cfg := h.sandbox(func(c *runtimeapi.PodSandboxConfig) {
 		c.Linux.SecurityContext.NamespaceOptions.UsernsOptions = userns

@@ -58,6 +58,7 @@ func Down(ctx context.Context, cfg Config) error {
 			return err
 		}
 	}
+	_ = note(sandbox.Remove(filepath.Join(cfg.StateDir, "probe")))
 	each(filepath.Join(cfg.StateDir, "containers"), r.downContainer)
 	each(r.containerRoot(), r.downContainer)
 	each(filepath.Join(cfg.StateDir, "sandboxes"), func(id string) error { return r.downSandbox(ctx, id) })

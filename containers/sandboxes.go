@@ -28,6 +28,10 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandb
 	if h := req.GetRuntimeHandler(); h != "" && h != "skiff" && !slices.Contains(r.cfg.RuntimeHandlers, h) {
 		return nil, status.Errorf(codes.InvalidArgument, "runtimeHandler: %q is not known; this runtime has \"skiff\"", h)
 	}
+	userns := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()
+	if userns != nil && userns.GetMode() == runtimeapi.NamespaceMode_POD && r.unmappable != nil {
+		return nil, status.Errorf(codes.FailedPrecondition, "user namespaces: %v", r.unmappable)
+	}
 	b, err := proto.Marshal(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("encode sandbox configuration: %w", err)

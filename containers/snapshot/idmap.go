@@ -34,26 +34,50 @@ func (l *Layers) MountMapped(chain []digest.Digest, writable, target, lower, use
 	return mountOverlay(lower, names, writable, target)
 }
 
+// Mappable says, by an error, why the layers cannot be ID-mapped by a user
+// namespace: tmpfs and others learnt it later than ext4 and xfs. It tries with
+// the namespace at usernsPath and leaves nothing mounted.
+func (l *Layers) Mappable(usernsPath string) error {
+	ns, err := os.Open(usernsPath)
+	if err != nil {
+		return fmt.Errorf("open user namespace: %w", err)
+	}
+	defer func() { _ = ns.Close() }()
+	fd, err := cloneMapped(l.root, int(ns.Fd()))
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
+}
+
 // mapped binds source at target as the namespace sees it.
 func mapped(source, target string, userns int) error {
 	if err := os.MkdirAll(target, 0o700); err != nil {
 		return fmt.Errorf("make mount point: %w", err)
 	}
-	fd, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	fd, err := cloneMapped(source, userns)
 	if err != nil {
-		return fmt.Errorf("clone mount of %s: %w", source, err)
+		return err
 	}
 	defer func() { _ = unix.Close(fd) }()
-	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP | unix.MOUNT_ATTR_RDONLY, Userns_fd: uint64(userns)}
-	err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr)
-	if errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("user namespaces: the file system of %s has no ID-mapped mounts: %w", source, err)
-	}
-	if err != nil {
-		return fmt.Errorf("map mount of %s: %w", source, err)
-	}
 	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, target, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("attach mapped mount at %s: %w", target, err)
 	}
 	return nil
+}
+
+// cloneMapped returns a detached mount of source as the namespace sees it.
+func cloneMapped(source string, userns int) (int, error) {
+	fd, err := unix.OpenTree(unix.AT_FDCWD, source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("clone mount of %s: %w", source, err)
+	}
+	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP | unix.MOUNT_ATTR_RDONLY, Userns_fd: uint64(userns)}
+	if err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attr); err == nil {
+		return fd, nil
+	}
+	if errors.Is(err, unix.EINVAL) {
+		err = errors.New("its file system has no ID-mapped mounts with this kernel")
+	}
+	return -1, errors.Join(fmt.Errorf("map mount of %s: %w", source, err), unix.Close(fd))
 }
