@@ -5,7 +5,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -13,18 +12,13 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/component-helpers/apimachinery/lease"
-	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/skiff-k8s/skiff/kubelet/cri"
@@ -243,97 +237,6 @@ func (n *Node) watchRuntime(ctx context.Context) {
 	}
 }
 
-// register creates the node or takes over the one that is there; false: the
-// context ended first.
-func (n *Node) register(ctx context.Context) bool {
-	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 7*time.Second) {
-		err := n.tryRegister(ctx)
-		if err == nil {
-			return true
-		}
-		if ctx.Err() != nil {
-			return false
-		}
-		n.cfg.Logger.Warn("register node", "error", err, "retry", wait)
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return false
-		}
-	}
-}
-
-func (n *Node) tryRegister(ctx context.Context) error {
-	api := n.cfg.Client.CoreV1().Nodes()
-	want := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: n.cfg.Name, Labels: defaultLabels(n.cfg.Hostname), Annotations: map[string]string{"volumes.kubernetes.io/controller-managed-attach-detach": "true"}},
-		Spec:       corev1.NodeSpec{Taints: n.cfg.Taints, Unschedulable: n.cfg.Unschedulable, ProviderID: n.cfg.ProviderID},
-	}
-	for k, v := range n.cfg.Labels {
-		want.Labels[k] = v
-	}
-	want.Status = n.status(ctx, &corev1.NodeStatus{})
-	got, err := api.Create(ctx, want, metav1.CreateOptions{})
-	if err == nil {
-		n.saw(got)
-		return nil
-	}
-	if !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create node %s: %w", n.cfg.Name, err)
-	}
-	got, err = api.Get(ctx, n.cfg.Name, metav1.GetOptions{})
-	if err != nil {
-		return fmt.Errorf("read node %s: %w", n.cfg.Name, err)
-	}
-	n.saw(got)
-	labels := map[string]string{}
-	for k, v := range want.Labels {
-		if got.Labels[k] != v {
-			labels[k] = v
-		}
-	}
-	if len(labels) == 0 {
-		return nil
-	}
-	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
-	if err != nil {
-		return err
-	}
-	got, err = api.Patch(ctx, n.cfg.Name, types.StrategicMergePatchType, raw, metav1.PatchOptions{})
-	if err != nil {
-		return fmt.Errorf("reconcile labels of node %s: %w", n.cfg.Name, err)
-	}
-	n.saw(got)
-	return nil
-}
-
-func (n *Node) saw(o *corev1.Node) {
-	n.mu.Lock()
-	n.object = o
-	news := o.Spec.PodCIDR != "" && o.Spec.PodCIDR != n.podCIDR
-	n.mu.Unlock()
-	if news {
-		select {
-		case n.look <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// tellCIDR hands the range of pod addresses that the node was given to the runtime.
-func (n *Node) tellCIDR(ctx context.Context, cidr string) error {
-	_, err := n.cfg.CRI.Runtime.UpdateRuntimeConfig(ctx, &runtimeapi.UpdateRuntimeConfigRequest{RuntimeConfig: &runtimeapi.RuntimeConfig{NetworkConfig: &runtimeapi.NetworkConfig{PodCidr: cidr}}})
-	if err != nil && !cri.Unimplemented(err) {
-		return err
-	}
-	n.mu.Lock()
-	n.podCIDR = cidr
-	n.mu.Unlock()
-	return nil
-}
-
 // follow keeps Object current.
 func (n *Node) follow(ctx context.Context) {
 	api := n.cfg.Client.CoreV1().Nodes()
@@ -368,126 +271,4 @@ func (n *Node) follow(ctx context.Context) {
 			}
 		},
 	})
-}
-
-// report writes the status.
-func (n *Node) report(ctx context.Context) {
-	failures := 0
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-n.kick:
-		case <-timer.C:
-		}
-		if err := n.write(ctx); err != nil && ctx.Err() == nil {
-			n.cfg.Logger.Warn("write node status", "error", err)
-			failures++
-			timer.Reset(min(200*time.Millisecond<<min(failures, 6), statusEvery))
-			continue
-		}
-		failures = 0
-		timer.Reset(statusEvery)
-	}
-}
-
-func (n *Node) write(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	old := n.Object()
-	if old == nil {
-		return fmt.Errorf("the node is not registered yet")
-	}
-	next := n.status(ctx, &old.Status)
-	n.mu.Lock()
-	recent := time.Since(n.lastWrite) < reportEvery
-	n.mu.Unlock()
-	if recent && !changed(&old.Status, &next) {
-		return nil
-	}
-	before, err := json.Marshal(&corev1.Node{Status: old.Status})
-	if err != nil {
-		return err
-	}
-	after, err := json.Marshal(&corev1.Node{Status: next})
-	if err != nil {
-		return err
-	}
-	patch, err := strategicpatch.CreateTwoWayMergePatch(before, after, corev1.Node{})
-	if err != nil {
-		return fmt.Errorf("compute patch of node status: %w", err)
-	}
-	// Addresses of one type differ in the address only: the list's merge key would
-	// fold them.
-	if patch, err = replaceAddresses(patch, next.Addresses); err != nil {
-		return err
-	}
-	got, err := n.cfg.HeartbeatClient.CoreV1().Nodes().Patch(ctx, n.cfg.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
-	if apierrors.IsNotFound(err) {
-		n.register(ctx)
-		return fmt.Errorf("patch status of node %s: %w", n.cfg.Name, err)
-	}
-	if err != nil {
-		return fmt.Errorf("patch status of node %s: %w", n.cfg.Name, err)
-	}
-	wasReady, isReady := isTrue(&old.Status), isTrue(&next)
-	n.mu.Lock()
-	n.lastWrite, n.object = time.Now(), got
-	n.mu.Unlock()
-	if isReady {
-		n.once.Do(func() { close(n.ready) })
-	}
-	if wasReady != isReady && n.cfg.Recorder != nil {
-		reason := "NodeNotReady"
-		if isReady {
-			reason = "NodeReady"
-		}
-		n.cfg.Recorder.Event(n.Ref(), corev1.EventTypeNormal, reason, fmt.Sprintf("Node %s status is now: %s", n.cfg.Name, reason))
-	}
-	return nil
-}
-
-// Ref refers to the node in events.
-func (n *Node) Ref() *corev1.ObjectReference {
-	return &corev1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: n.cfg.Name, UID: types.UID(n.cfg.Name)}
-}
-
-func isTrue(s *corev1.NodeStatus) bool {
-	c := condition(s, corev1.NodeReady)
-	return c != nil && c.Status == corev1.ConditionTrue
-}
-
-// changed compares statuses but for heartbeat times.
-func changed(a, b *corev1.NodeStatus) bool {
-	x, y := a.DeepCopy(), b.DeepCopy()
-	for _, s := range []*corev1.NodeStatus{x, y} {
-		for i := range s.Conditions {
-			s.Conditions[i].LastHeartbeatTime = metav1.Time{}
-		}
-	}
-	return !apiequality.Semantic.DeepEqual(x, y)
-}
-
-// replaceAddresses makes a status patch replace the list of addresses as a whole.
-func replaceAddresses(patch []byte, addrs []corev1.NodeAddress) ([]byte, error) {
-	var m map[string]any
-	if err := json.Unmarshal(patch, &m); err != nil {
-		return nil, fmt.Errorf("read patch of node status: %w", err)
-	}
-	st, ok := m["status"].(map[string]any)
-	if !ok {
-		return patch, nil
-	}
-	if _, ok := st["addresses"]; !ok {
-		return patch, nil
-	}
-	list := []any{}
-	for _, a := range addrs {
-		list = append(list, map[string]any{"type": a.Type, "address": a.Address})
-	}
-	st["addresses"] = append(list, map[string]any{"$patch": "replace"})
-	delete(st, "$setElementOrder/addresses")
-	return json.Marshal(m)
 }
