@@ -16,6 +16,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 
@@ -266,11 +267,20 @@ func (r *Runtime) listen() (net.Listener, error) {
 
 // ensureBuiltins puts the images that skiff carries into the store.
 func (r *Runtime) ensureBuiltins(ctx context.Context) error {
+	made := false
 	for _, tag := range image.HelloTags {
+		if _, err := r.images.Get(image.HelloRepository + ":" + tag); err == nil {
+			continue
+		}
+		made = true
 		_, err := r.images.Ensure(ctx, image.HelloRepository+":"+tag)
 		if err != nil && ctx.Err() == nil {
 			r.log.Warn("built-in image not available", "image", image.HelloRepository+":"+tag, "err", err)
 		}
+	}
+	if made {
+		// The first start leaves megabytes that no later moment needs.
+		debug.FreeOSMemory()
 	}
 	return nil
 }

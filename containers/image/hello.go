@@ -69,6 +69,7 @@ func HelloImage(ref string, program func() ([]byte, error)) (v1.Image, error) {
 
 func helloArchive(program []byte) ([]byte, error) {
 	var buf bytes.Buffer
+	buf.Grow(len(program) + 16<<10)
 	w := tar.NewWriter(&buf)
 	epoch := time.Unix(0, 0)
 	add := func(name string, mode int64, content []byte, kind byte) error {

@@ -1,10 +1,10 @@
 package oci
 
 import (
-	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
 	"embed"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -30,21 +30,44 @@ const (
 // ErrNotBuilt says that this binary was built without the programs it carries.
 var ErrNotBuilt = errors.New("not built into this binary: run `make build`")
 
+// open returns a program's content as a stream, and its size.
+func (p Program) open() (io.Reader, int, error) {
+	packed, err := built.Open("bin/" + string(p) + ".gz")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, 0, fmt.Errorf("containers/oci/bin/%s.gz is %w", p, ErrNotBuilt)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	// An embedded file can be read at any place; the last four bytes of a gzip
+	// file are the size of what it holds (RFC 1952).
+	st, err := packed.Stat()
+	if err != nil {
+		return nil, 0, err
+	}
+	var tail [4]byte
+	at, ok := packed.(io.ReaderAt)
+	if !ok {
+		return nil, 0, fmt.Errorf("unpack %s: not an embedded file", p)
+	}
+	if _, err := at.ReadAt(tail[:], st.Size()-int64(len(tail))); err != nil {
+		return nil, 0, fmt.Errorf("unpack %s: %w", p, err)
+	}
+	z, err := gzip.NewReader(packed)
+	if err != nil {
+		return nil, 0, fmt.Errorf("unpack %s: %w", p, err)
+	}
+	return z, int(binary.LittleEndian.Uint32(tail[:])), nil
+}
+
 // Read returns a program's content.
 func (p Program) Read() ([]byte, error) {
-	packed, err := built.ReadFile("bin/" + string(p) + ".gz")
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("containers/oci/bin/%s.gz is %w", p, ErrNotBuilt)
-	}
+	in, size, err := p.open()
 	if err != nil {
 		return nil, err
 	}
-	z, err := gzip.NewReader(bytes.NewReader(packed))
-	if err != nil {
-		return nil, fmt.Errorf("unpack %s: %w", p, err)
-	}
-	b, err := io.ReadAll(z)
-	if err != nil {
+	b := make([]byte, size)
+	if _, err := io.ReadFull(in, b); err != nil {
 		return nil, fmt.Errorf("unpack %s: %w", p, err)
 	}
 	return b, nil
@@ -79,7 +102,7 @@ func (p Program) Extract(dir string) (string, error) {
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
-	b, err := p.Read()
+	in, _, err := p.open()
 	if err != nil {
 		return "", err
 	}
@@ -90,7 +113,7 @@ func (p Program) Extract(dir string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("extract %s: %w", p, err)
 	}
-	_, err = tmp.Write(b)
+	_, err = io.Copy(tmp, in)
 	if err == nil {
 		err = tmp.Chmod(0o755)
 	}
