@@ -129,7 +129,7 @@ func New(cfg Config) (*Runtime, error) {
 	if r.host, err = hostFacts(); err != nil {
 		return nil, err
 	}
-	r.streams = newStreamServer(cfg.StreamAddr, r)
+	r.streams = newStreamServer(r)
 	return r, r.loadRecords()
 }
 

@@ -49,7 +49,7 @@ type pendingStream struct {
 	expires time.Time
 }
 
-func newStreamServer(_ string, r *Runtime) *streamServer {
+func newStreamServer(r *Runtime) *streamServer {
 	s := &streamServer{r: r, pending: map[string]pendingStream{}}
 	s.server = &http.Server{Handler: s, ReadHeaderTimeout: streamCreation}
 	return s
