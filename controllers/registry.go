@@ -27,6 +27,7 @@ import (
 	"github.com/skiff-k8s/skiff/controllers/resourcequota"
 	"github.com/skiff-k8s/skiff/controllers/rootca"
 	"github.com/skiff-k8s/skiff/controllers/serviceaccount"
+	"github.com/skiff-k8s/skiff/controllers/servicecidr"
 	"github.com/skiff-k8s/skiff/controllers/statefulset"
 	"github.com/skiff-k8s/skiff/controllers/storageprotection"
 	"github.com/skiff-k8s/skiff/controllers/tainteviction"
@@ -91,6 +92,7 @@ func Table() []Entry {
 		{Name: "persistentvolumeclaim-protection-controller", Account: "pvc-protection-controller", make: plain(storageprotection.NewClaims)},
 		{Name: "persistentvolume-protection-controller", Account: "pv-protection-controller", make: plain(storageprotection.NewVolumes)},
 		{Name: "ephemeral-volume-controller", Account: "ephemeral-volume-controller", make: plain(ephemeralvolume.New)},
+		{Name: "service-cidr-controller", Account: "service-cidrs-controller", make: plain(servicecidr.New)},
 		{Name: "token-cleaner-controller", Account: "token-cleaner", make: plain(bootstraptokens.NewCleaner)},
 		{Name: "bootstrap-signer-controller", Account: "bootstrap-signer", make: plain(bootstraptokens.NewSigner)},
 		{Name: "garbage-collector-controller", Account: "generic-garbage-collector", make: plain(garbagecollector.New)},
