@@ -85,6 +85,9 @@ func TestTemplateHash(t *testing.T) {
 	if a == b || a != TemplateHash(template.DeepCopy(), nil) {
 		t.Errorf("hashes %s and %s", a, b)
 	}
+	if a != "79bdf846cf" || b != "55b6c58994" {
+		t.Errorf("hashes %s and %s have changed", a, b)
+	}
 	for _, h := range []string{a, b} {
 		if h == "" || strings.Trim(h, "bcdfghjklmnpqrstvwxz2456789") != "" {
 			t.Errorf("hash %q has letters that may make words", h)
