@@ -13,6 +13,7 @@ import (
 	"github.com/skiff-k8s/skiff/host/cgroup"
 	"github.com/skiff-k8s/skiff/host/mount"
 	"github.com/skiff-k8s/skiff/network/bridge"
+	"github.com/skiff-k8s/skiff/network/hostport"
 	"github.com/skiff-k8s/skiff/proxy/nftables"
 )
 
@@ -49,7 +50,7 @@ func Down(ctx context.Context, o DownOptions) error {
 		{"control plane ended", func() error { return process.Stop(ctx, p.Lock(ControlPlane), 20*time.Second) }},
 		{"containers ended", func() error { return purgeContainers(ctx, c, p) }},
 		{"network removed", func() error {
-			return errors.Join(nftables.Remove(c.servicesTable()), bridge.Remove(c.bridgeConfig(p)))
+			return errors.Join(nftables.Remove(c.servicesTable()), hostport.Remove(c.hostPortConfig(p)), bridge.Remove(c.bridgeConfig(p)))
 		}},
 		{"mounts and cgroups removed", func() error {
 			return errors.Join(unmountBelow(p.Dir), removeCgroups(c.cgroupRoot()))

@@ -18,6 +18,7 @@ import (
 	"github.com/skiff-k8s/skiff/containers/image"
 	"github.com/skiff-k8s/skiff/network/bridge"
 	"github.com/skiff-k8s/skiff/network/dns"
+	"github.com/skiff-k8s/skiff/network/hostport"
 	"github.com/skiff-k8s/skiff/proxy"
 	"github.com/skiff-k8s/skiff/proxy/nftables"
 )
@@ -52,7 +53,11 @@ func newNode(c *Config, p Paths, creds *Credentials, log *slog.Logger) (*compone
 	if err != nil {
 		return nil, err
 	}
-	cri, err := containers.New(c.runtimeConfig(p, sandboxNetwork{br}, log.With("component", "containers")))
+	ports, err := hostport.New(c.hostPortConfig(p))
+	if err != nil {
+		return nil, err
+	}
+	cri, err := containers.New(c.runtimeConfig(p, sandboxNetwork{br, ports}, log.With("component", "containers")))
 	if err != nil {
 		return nil, err
 	}
@@ -128,28 +133,15 @@ func (c *Config) client(creds *Credentials, as pki.Pair) (kubernetes.Interface, 
 	return client, nil
 }
 
-// sandboxNetwork is the bridge as the runtime sees it.
-type sandboxNetwork struct{ bridge *bridge.Bridge }
-
-// Attach implements containers.Network.
-func (n sandboxNetwork) Attach(ctx context.Context, s containers.Sandbox) (containers.Addresses, error) {
-	ips, err := n.bridge.Attach(ctx, s.ID, s.NetNSPath)
-	return containers.Addresses{IPs: ips}, err
-}
-
-// Detach implements containers.Network.
-func (n sandboxNetwork) Detach(ctx context.Context, s containers.Sandbox) error {
-	return n.bridge.Detach(ctx, s.ID)
-}
-
-// Ready implements containers.Network.
-func (n sandboxNetwork) Ready(ctx context.Context) error { return n.bridge.Ready(ctx) }
-
 // purgeContainers ends all containers from what is on disk.
 func purgeContainers(ctx context.Context, c *Config, p Paths) error {
 	br, err := bridge.New(c.bridgeConfig(p))
 	if err != nil {
 		return err
 	}
-	return containers.Down(ctx, c.runtimeConfig(p, sandboxNetwork{br}, slog.New(slog.DiscardHandler)))
+	ports, err := hostport.New(c.hostPortConfig(p))
+	if err != nil {
+		return err
+	}
+	return containers.Down(ctx, c.runtimeConfig(p, sandboxNetwork{br, ports}, slog.New(slog.DiscardHandler)))
 }

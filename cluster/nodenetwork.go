@@ -19,6 +19,7 @@ import (
 
 	"github.com/skiff-k8s/skiff/network/bridge"
 	"github.com/skiff-k8s/skiff/network/dns"
+	"github.com/skiff-k8s/skiff/network/hostport"
 )
 
 const (
@@ -29,6 +30,10 @@ const (
 
 func (c *Config) bridgeConfig(p Paths) bridge.Config {
 	return bridge.Config{Name: c.Bridge, StateDir: p.Network(), ClusterCIDRs: []netip.Prefix{c.PodCIDR}}
+}
+
+func (c *Config) hostPortConfig(p Paths) hostport.Config {
+	return hostport.Config{Table: c.Bridge + "-hostports", StateDir: p.Network(), Link: c.Bridge}
 }
 
 // servicesTable is the name of the proxy's nftables table.

@@ -29,6 +29,7 @@ const (
 	dport
 	random
 	mark
+	saddrType
 	daddrType
 	ctStatus
 )
@@ -40,6 +41,7 @@ var (
 	Proto     = Field{kind: proto}     // layer 4 protocol
 	Dport     = Field{kind: dport}     // destination port
 	Mark      = Field{kind: mark}      // packet mark
+	SaddrType = Field{kind: saddrType} // routing type of the source address, host-endian u32
 	DaddrType = Field{kind: daddrType} // routing type of the destination address, host-endian u32
 	CtStatus  = Field{kind: ctStatus}  // connection tracking status bits, host-endian u32
 )
@@ -212,6 +214,8 @@ func (c *compiler) load(fs ...Field) uint32 {
 			c.add(&expr.Numgen{Register: c.next, Modulus: f.mod, Type: unix.NFT_NG_RANDOM})
 		case mark:
 			c.add(&expr.Meta{Key: expr.MetaKeyMARK, Register: c.next})
+		case saddrType:
+			c.add(&expr.Fib{Register: c.next, ResultADDRTYPE: true, FlagSADDR: true})
 		case daddrType:
 			c.add(&expr.Fib{Register: c.next, ResultADDRTYPE: true, FlagDADDR: true})
 		case ctStatus:
