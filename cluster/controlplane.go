@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 
 	"k8s.io/utils/clock"
@@ -14,6 +15,7 @@ import (
 	"github.com/skiff-k8s/skiff/api/builtin"
 	"github.com/skiff-k8s/skiff/apiserver"
 	"github.com/skiff-k8s/skiff/apiserver/admission"
+	"github.com/skiff-k8s/skiff/apiserver/admission/match"
 	"github.com/skiff-k8s/skiff/apiserver/allocate"
 	"github.com/skiff-k8s/skiff/apiserver/authn"
 	"github.com/skiff-k8s/skiff/apiserver/authz"
@@ -24,6 +26,7 @@ import (
 	"github.com/skiff-k8s/skiff/apiserver/eviction"
 	"github.com/skiff-k8s/skiff/apiserver/reviews"
 	"github.com/skiff-k8s/skiff/apiserver/seams"
+	"github.com/skiff-k8s/skiff/apiserver/webhook"
 	"github.com/skiff-k8s/skiff/cluster/process"
 	"github.com/skiff-k8s/skiff/component"
 	"github.com/skiff-k8s/skiff/store/etcd"
@@ -102,8 +105,11 @@ func newControlPlane(c *Config, p Paths, creds *Credentials, log *slog.Logger) (
 	if err != nil {
 		return nil, err
 	}
+	var server *apiserver.Server
 	plugins, err := admission.New(admission.Config{
-		Caches: caches, Authorizer: rights, Extra: []seams.Admission{rights.Escalation()}, Log: log.With("component", "admission"),
+		Caches: caches, Authorizer: rights, Scheme: scheme, Caller: webhook.New(caches),
+		Catalog: func() match.Catalog { return server.Registry() },
+		Extra:   []seams.Admission{rights.Escalation()}, Log: log.With("component", "admission"),
 	})
 	if err != nil {
 		return nil, err
@@ -116,6 +122,10 @@ func newControlPlane(c *Config, p Paths, creds *Credentials, log *slog.Logger) (
 	}
 	endpoints = append(endpoints, binding.Endpoints(caches, clock.RealClock{})...)
 	endpoints = append(endpoints, eviction.Endpoint(caches, clock.RealClock{}))
+	discovery, err := issuer.Discovery(netip.AddrPortFrom(c.NodeIP, c.APIPort).String(), "")
+	if err != nil {
+		return nil, err
+	}
 	serving, err := certificate(creds.APIServer)
 	if err != nil {
 		return nil, err
@@ -128,11 +138,12 @@ func newControlPlane(c *Config, p Paths, creds *Credentials, log *slog.Logger) (
 	if err != nil {
 		return nil, fmt.Errorf("listen for the API: %w", err)
 	}
-	server, err := apiserver.New(apiserver.Config{
+	server, err = apiserver.New(apiserver.Config{
 		Caches: caches, Scheme: scheme, Resources: resources,
 		Authenticator: users, Authorizer: rights,
 		Admission: plugins, Endpoints: endpoints,
 		Hooks:         []seams.Hooks{allocator.Hooks(), crd.Hooks(clock.RealClock{})},
+		Paths:         map[string]http.Handler{authn.OpenIDConfigPath: discovery, authn.JWKSPath: discovery},
 		Listener:      listener,
 		TLS:           &tls.Config{Certificates: []tls.Certificate{serving}, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12},
 		ServerAddress: netip.AddrPortFrom(c.NodeIP, c.APIPort).String(),

@@ -9,15 +9,21 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/utils/clock"
 
+	"github.com/skiff-k8s/skiff/apiserver/admission/match"
+	"github.com/skiff-k8s/skiff/apiserver/admission/policies"
+	"github.com/skiff-k8s/skiff/apiserver/admission/webhooks"
 	"github.com/skiff-k8s/skiff/apiserver/lookup"
 	"github.com/skiff-k8s/skiff/apiserver/seams"
+	"github.com/skiff-k8s/skiff/apiserver/webhook"
 )
 
 // Config configures the chain.
@@ -25,6 +31,14 @@ type Config struct {
 	Caches lookup.Caches
 	// Authorizer answers what plugins ask about the user beyond the request itself.
 	Authorizer authorizer.UnconditionalAuthorizer
+	// Catalog is what the server serves; asked once there are webhooks or policies, so that it may
+	// be composed later. nil: webhooks and policies see each resource in the version of the request
+	// only, and policies find no parameters.
+	Catalog func() match.Catalog
+	// Caller reaches admission webhooks; nil: there are none.
+	Caller *webhook.Caller
+	// Scheme knows the built-in kinds, for admission policies; nil: there are none.
+	Scheme *runtime.Scheme
 	// Extra plugins run after those of this package (RBAC's escalation check).
 	Extra []seams.Admission
 	// StorageProtection puts finalizers on volumes and claims; set where the controllers run that
@@ -73,7 +87,45 @@ func New(c Config) (seams.Chain, error) {
 		&podResize{caches: c.Caches},
 	)
 	chain = append(chain, c.Extra...)
+	dynamic, err := c.dynamic(chain)
+	if err != nil {
+		return nil, err
+	}
+	chain = append(slices.Clip(chain), dynamic...)
 	return append(chain, newResourceQuota(c.Caches, c.Clock)), nil
+}
+
+// dynamic are the plugins that do what users configured, after those given.
+func (c *Config) dynamic(before seams.Chain) (seams.Chain, error) {
+	mutation := &dynamicMutation{caches: c.Caches, catalog: c.Catalog, before: before}
+	validation := &dynamicValidation{caches: c.Caches, catalog: c.Catalog}
+	if c.Scheme != nil {
+		config := policies.Config{Caches: c.Caches, Catalog: c.Catalog, Authorizer: c.Authorizer, Scheme: c.Scheme}
+		m, err := policies.NewMutating(config)
+		if err != nil {
+			return nil, fmt.Errorf("admission: %w", err)
+		}
+		v, err := policies.NewValidating(config)
+		if err != nil {
+			return nil, fmt.Errorf("admission: %w", err)
+		}
+		mutation.mutators = append(mutation.mutators, m)
+		validation.validators = append(validation.validators, v)
+	}
+	if c.Caller != nil {
+		hooks := webhooks.Config{Caches: c.Caches, Caller: c.Caller, Authorizer: c.Authorizer, Log: c.Log}
+		m, err := webhooks.NewMutating(hooks)
+		if err != nil {
+			return nil, fmt.Errorf("admission: %w", err)
+		}
+		v, err := webhooks.NewValidating(hooks)
+		if err != nil {
+			return nil, fmt.Errorf("admission: %w", err)
+		}
+		mutation.mutators = append(mutation.mutators, m)
+		validation.validators = append(validation.validators, v)
+	}
+	return seams.Chain{mutation, validation}, nil
 }
 
 // validating is embedded by plugins that change nothing.

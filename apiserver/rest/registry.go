@@ -238,6 +238,9 @@ func (g *Registry) EndpointsOf(gvr schema.GroupVersionResource) []*seams.Endpoin
 	return out
 }
 
+// TypeConverter gives the schema of built-in kinds.
+func (g *Registry) TypeConverter() (managedfields.TypeConverter, error) { return g.types() }
+
 // Changed implements seams.Registry.
 func (g *Registry) Changed() <-chan struct{} { return g.table.Load().changed }
 

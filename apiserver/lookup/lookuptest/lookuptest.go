@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -48,6 +49,7 @@ var irregular = map[string]string{
 	"Endpoints": "endpoints", "NetworkPolicy": "networkpolicies", "PriorityClass": "priorityclasses",
 	"RuntimeClass": "runtimeclasses", "StorageClass": "storageclasses", "IngressClass": "ingressclasses",
 	"IPAddress": "ipaddresses", "Ingress": "ingresses",
+	"ValidatingAdmissionPolicy": "validatingadmissionpolicies", "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
 }
 
 // clusterScoped are the kinds without namespace that tests use.
@@ -55,7 +57,8 @@ var clusterScoped = map[string]bool{
 	"Namespace": true, "Node": true, "PersistentVolume": true, "ClusterRole": true, "ClusterRoleBinding": true,
 	"PriorityClass": true, "RuntimeClass": true, "StorageClass": true, "IngressClass": true, "VolumeAttachment": true,
 	"ServiceCIDR": true, "IPAddress": true, "CustomResourceDefinition": true, "ResourceSlice": true,
-	"CertificateSigningRequest": true, "CSINode": true,
+	"CertificateSigningRequest": true, "CSINode": true, "ValidatingWebhookConfiguration": true, "MutatingWebhookConfiguration": true,
+	"ValidatingAdmissionPolicy": true, "ValidatingAdmissionPolicyBinding": true, "MutatingAdmissionPolicy": true, "MutatingAdmissionPolicyBinding": true,
 }
 
 // New runs caches of the kinds of these objects and of Roles, bindings, Namespaces, Pods,
@@ -65,7 +68,7 @@ func New(t testing.TB, objs ...api.Object) *Caches {
 	s := mem.New(mem.Config{})
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		apiextensionsv1.AddToScheme, certificatesv1.AddToScheme, coordinationv1.AddToScheme, corev1.AddToScheme,
+		admissionregistrationv1.AddToScheme, apiextensionsv1.AddToScheme, certificatesv1.AddToScheme, coordinationv1.AddToScheme, corev1.AddToScheme,
 		discoveryv1.AddToScheme, networkingv1.AddToScheme, nodev1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme,
 		resourcev1.AddToScheme, schedulingv1.AddToScheme, storagev1.AddToScheme,
 	} {
@@ -88,6 +91,10 @@ func New(t testing.TB, objs ...api.Object) *Caches {
 	}
 	for _, kind := range []string{"Namespace", "Pod", "Secret", "ServiceAccount", "Node", "ConfigMap", "PersistentVolume"} {
 		add(corev1.SchemeGroupVersion.WithKind(kind))
+	}
+	for _, kind := range []string{"ValidatingWebhookConfiguration", "MutatingWebhookConfiguration", "ValidatingAdmissionPolicy",
+		"ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"} {
+		add(admissionregistrationv1.SchemeGroupVersion.WithKind(kind))
 	}
 	for _, kind := range []string{"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"} {
 		add(schema.GroupVersionKind{Group: "rbac.authorization.k8s.io", Version: "v1", Kind: kind})
