@@ -22,6 +22,7 @@ import (
 	"github.com/skiff-k8s/skiff/controllers/namespace"
 	"github.com/skiff-k8s/skiff/controllers/nodeipam"
 	"github.com/skiff-k8s/skiff/controllers/nodelifecycle"
+	"github.com/skiff-k8s/skiff/controllers/nodettl"
 	"github.com/skiff-k8s/skiff/controllers/podgc"
 	"github.com/skiff-k8s/skiff/controllers/replicaset"
 	"github.com/skiff-k8s/skiff/controllers/resourcequota"
@@ -100,6 +101,7 @@ func Table() []Entry {
 			make: func(c *Config, base controller.Config) (controller.Controller, error) {
 				return nodelifecycle.New(nodelifecycle.Config{Config: base, Grace: c.NodeGrace})
 			}},
+		{Name: "ttl-controller", Account: "ttl-controller", make: plain(nodettl.New)},
 		{Name: "taint-eviction-controller", Account: "node-controller", make: plain(tainteviction.New)},
 		{Name: "pod-garbage-collector-controller", Account: "pod-garbage-collector", make: plain(podgc.New)},
 		{Name: "ttl-after-finished-controller", Account: "ttl-after-finished-controller", make: plain(ttlafterfinished.New)},

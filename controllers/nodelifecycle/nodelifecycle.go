@@ -215,7 +215,10 @@ func (c *Controller) follow(ctx context.Context, node *corev1.Node, now time.Tim
 	ready := readiness(node)
 	evict := false
 	if evictionTaint(ready) != "" && !hasNoExecute(node) {
-		if evict, again = c.turn(node, now); !evict {
+		// A node that has just come and is not ready yet has nothing to be evicted.
+		if young := node.CreationTimestamp.Add(StartupGrace).Sub(now); young > 0 {
+			again = young
+		} else if evict, again = c.turn(node, now); !evict {
 			again = max(again, time.Second)
 		}
 	}
