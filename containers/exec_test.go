@@ -24,6 +24,11 @@ func TestExecSync(t *testing.T) {
 	if err != nil || string(got.GetStdout()) != "out 1\n" || string(got.GetStderr()) != "err\n" || got.GetExitCode() != 5 {
 		t.Errorf("got %v, %v", got, err)
 	}
+	got, err = h.execSync(id, 10, "sh", "-c", "grep -E 'SigIgn|SigBlk|Seccomp:|CapEff' /proc/self/status; umask; ls /proc/self/fd")
+	want := "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\nCapEff:\t00000000a80425fb\nSeccomp:\t2\n0022\n0\n1\n2\n3\n"
+	if err != nil || string(got.GetStdout()) != want {
+		t.Errorf("surroundings: got %q, want %q; %v", got.GetStdout(), want, err)
+	}
 	if got, err := h.execSync(id, 10, "sh", "-c", "kill -9 $$"); err != nil || got.GetExitCode() != 137 {
 		t.Errorf("killed: got %v, %v", got, err)
 	}

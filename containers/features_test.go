@@ -68,13 +68,17 @@ func TestContainerFeatures(t *testing.T) {
 		"capabilities dropped": {func(c *runtimeapi.ContainerConfig) {
 			sec(c).Capabilities = &runtimeapi.Capability{DropCapabilities: []string{"ALL"}, AddCapabilities: []string{"KILL"}}
 		}, "grep CapEff /proc/self/status", "CapEff:\t0000000000000020\n"},
-		"privileged":     {func(c *runtimeapi.ContainerConfig) { sec(c).Privileged = true }, "grep Seccomp: /proc/self/status; test -e /dev/kmsg && echo dev; echo 1 > /proc/sys/net/ipv4/ip_forward && echo rw", "Seccomp:\t0\ndev\nrw\n"},
-		"devices":        {nil, "echo x > /dev/null && head -c 1 /dev/zero | wc -c; mknod /tmp/d b 7 0 && dd if=/tmp/d of=/dev/null count=1 2>/dev/null || echo no", "1\nno\n"},
-		"shared memory":  {nil, "stat -f -c %T /dev/shm; touch /dev/shm/x && echo w", "tmpfs\nw\n"},
-		"loopback is up": {nil, "ping -c 1 -W 2 127.0.0.1 >/dev/null && echo up", "up\n"},
-		"memory limit":   {func(c *runtimeapi.ContainerConfig) { c.Linux.Resources.MemoryLimitInBytes = 32 << 20 }, "cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max", "33554432\n"},
-		"a long line":    {nil, "head -c 40000 /dev/zero | tr '\\0' x; echo", strings.Repeat("x", 40000) + "\n"},
-		"open files":     {nil, "ulimit -Sn; ulimit -Hn", manyFiles(t)},
+		"privileged":           {func(c *runtimeapi.ContainerConfig) { sec(c).Privileged = true }, "grep Seccomp: /proc/self/status; test -e /dev/kmsg && echo dev; echo 1 > /proc/sys/net/ipv4/ip_forward && echo rw", "Seccomp:\t0\ndev\nrw\n"},
+		"devices":              {nil, "echo x > /dev/null && head -c 1 /dev/zero | wc -c; mknod /tmp/d b 7 0 && dd if=/tmp/d of=/dev/null count=1 2>/dev/null || echo no", "1\nno\n"},
+		"shared memory":        {nil, "stat -f -c %T /dev/shm; touch /dev/shm/x && echo w", "tmpfs\nw\n"},
+		"loopback is up":       {nil, "ping -c 1 -W 2 127.0.0.1 >/dev/null && echo up", "up\n"},
+		"memory limit":         {func(c *runtimeapi.ContainerConfig) { c.Linux.Resources.MemoryLimitInBytes = 32 << 20 }, "cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max", "33554432\n"},
+		"a long line":          {nil, "head -c 40000 /dev/zero | tr '\\0' x; echo", strings.Repeat("x", 40000) + "\n"},
+		"no signal is ignored": {nil, "grep SigIgn /proc/self/status; true", "SigIgn:\t0000000000000000\n"},
+		"no signal is blocked": {nil, "grep SigBlk /proc/self/status", "SigBlk:\t0000000000000000\n"},
+		"the usual mask":       {nil, "umask; mkdir /d; stat -c %a /d", "0022\n755\n"},
+		"no descriptor leaks":  {nil, "ls /proc/self/fd", "0\n1\n2\n3\n"},
+		"open files":           {nil, "ulimit -Sn; ulimit -Hn", manyFiles(t)},
 		"huge pages without a controller": {func(c *runtimeapi.ContainerConfig) {
 			c.Linux.Resources.HugepageLimits = []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 0}}
 		}, "echo ok", "ok\n"},

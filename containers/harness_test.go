@@ -114,7 +114,8 @@ func newHarness(t testing.TB) *harness {
 // serve starts the runtime process and waits until it answers.
 func (h *harness) serve() {
 	h.t.Helper()
-	h.cmd = exec.Command(os.Args[0])
+	// In the surroundings of a job that a shell runs in the background.
+	h.cmd = exec.Command("/bin/sh", "-c", `trap "" HUP INT QUIT PIPE USR1; umask 077; exec "$0"`, os.Args[0])
 	h.cmd.Env = append(os.Environ(), serveEnv+"="+h.dir, serveEnv+"_REGISTRY="+h.registry)
 	h.cmd.Stderr = os.Stderr
 	h.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

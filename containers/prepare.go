@@ -227,4 +227,3 @@ func subPath(root, sub string) (string, error) {
 	// The image is mounted read-only: the name stays what it is.
 	return os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
 }
-

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 
 	_ "github.com/opencontainers/cgroups/devices" // device rules for cgroup v1 and v2
 	"github.com/opencontainers/runc/libcontainer"
 	_ "github.com/opencontainers/runc/libcontainer/nsenter" // the C constructor behind "init"
 	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
 )
 
 // Descriptors that the caller passes beside standard input, output and error.
@@ -25,6 +27,11 @@ func main() {
 		// process by the container's.
 		libcontainer.Init()
 	}
+	// A signal that is ignored here (a shell does that to what it runs in the
+	// background) would be ignored by the container's process as well; one that
+	// is handled goes back to its default.
+	signal.Notify(make(chan os.Signal, 1))
+	unix.Umask(0o022)
 	// Standard error is the container's: libcontainer's warnings do not belong there.
 	logrus.SetOutput(io.Discard)
 	if err := run(os.Args[1:]); err != nil {

@@ -114,7 +114,12 @@ func writeFiles(cfg Config) error {
 		return fmt.Errorf("read the host's hosts file: %w", err)
 	}
 	for name, content := range map[string]string{"hostname": hostname + "\n", "resolv.conf": resolv, "hosts": string(hosts)} {
-		if err := os.WriteFile(filepath.Join(cfg.Dir, name), []byte(content), 0o644); err != nil {
+		path := filepath.Join(cfg.Dir, name)
+		err := os.WriteFile(path, []byte(content), 0o644)
+		if err == nil {
+			err = os.Chmod(path, 0o644) // for every user of the pod, whatever the umask is
+		}
+		if err != nil {
 			return fmt.Errorf("write sandbox file: %w", err)
 		}
 	}

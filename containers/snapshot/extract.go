@@ -282,6 +282,9 @@ func (x *extractor) imply(dir string) error {
 	if src, ok := x.tree.below(dir); ok {
 		return copyAttributes(src, x.dirFD, base)
 	}
+	if err := unix.Fchmodat(x.dirFD, base, 0o755, 0); err != nil { // whatever the umask is
+		return fmt.Errorf("set mode of %s: %w", dir, err)
+	}
 	return nil
 }
 

@@ -160,6 +160,9 @@ func (l *Layers) unpack(ctx context.Context, layer *Layer, below []digest.Digest
 	if err := os.Mkdir(fs, 0o755); err != nil {
 		return err
 	}
+	if err := os.Chmod(fs, 0o755); err != nil { // whatever the umask is
+		return err
+	}
 	in, err := open()
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -159,6 +160,8 @@ int main(int argc, char **argv)
 	setsid();
 	if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0 || chdir(o.dir) < 0)
 		return 1;
+	/* Containers get the usual mask, not the one of the shell that started skiff. */
+	umask(022);
 	fcntl(REPORT_FD, F_SETFD, FD_CLOEXEC);
 	signal(SIGPIPE, SIG_IGN);
 	signal(SIGHUP, SIG_IGN);
