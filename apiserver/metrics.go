@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	goruntime "runtime"
+	"slices"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -74,6 +75,9 @@ func (r *measured) end() {
 		code = http.StatusOK
 	}
 	k := requestKey{verb: r.info.Verb, code: code}
+	if !slices.Contains(knownVerbs, k.verb) {
+		k.verb = "other"
+	}
 	if r.info.IsResourceRequest {
 		k.group, k.version, k.resource, k.subresource = r.info.APIGroup, r.info.APIVersion, r.info.Resource, r.info.Subresource
 	}
@@ -90,6 +94,9 @@ func (r *measured) end() {
 	c.count++
 	c.seconds += r.m.clock.Since(r.begun).Seconds()
 }
+
+// knownVerbs bound what clients can make the server count.
+var knownVerbs = []string{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "proxy", "post", "put", "head", "options"}
 
 func (r *measured) WriteHeader(code int) {
 	if r.code == 0 {

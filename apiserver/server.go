@@ -131,7 +131,7 @@ func New(c Config) (*Server, error) {
 	}
 	s.discovery = discovery.New(discovery.Config{Source: s.registry, Codecs: s.registry.Codecs(), Address: c.ServerAddress, Fail: s.registry.WriteError})
 	s.openapi = openapi.New(openapi.Config{Source: s.registry, Definitions: apischema.Raw, Version: Version().GitVersion, Logger: c.Logger})
-	s.health = newHealth(c.Checks, s.stopping)
+	s.health = newHealth(append(storeCheck(c.Caches), c.Checks...), s.stopping, c.Logger)
 	s.handler = s.chain()
 	s.http = newHTTPServer(s.handler, c)
 	return s, nil
