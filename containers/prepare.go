@@ -112,9 +112,6 @@ func (r *Runtime) prepare(ctx context.Context, c *containerState, s *sandboxStat
 func (r *Runtime) makeMappedRootfs(id string, s *sandboxState) (string, error) {
 	rootfs := r.mappedRootfs(id)
 	way := filepath.Dir(rootfs)
-	if err := os.MkdirAll(filepath.Dir(way), 0o711); err != nil {
-		return "", fmt.Errorf("make mount point: %w", err)
-	}
 	gid := -1
 	for _, m := range s.cfg.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions().GetGids() {
 		if m.GetContainerId() == 0 {
@@ -124,8 +121,18 @@ func (r *Runtime) makeMappedRootfs(id string, s *sandboxState) (string, error) {
 	if gid < 0 {
 		return "", status.Error(codes.InvalidArgument, "usernsOptions.gids: root is not mapped")
 	}
-	if err := os.Mkdir(way, 0o710); err != nil && !errors.Is(err, os.ErrExist) {
-		return "", fmt.Errorf("make mount point: %w", err)
+	shared := filepath.Dir(way)
+	for _, d := range []struct {
+		dir  string
+		mode os.FileMode
+	}{{filepath.Dir(shared), 0o711}, {shared, 0o711}, {way, 0o710}} {
+		err := os.Mkdir(d.dir, d.mode)
+		if err == nil {
+			err = os.Chmod(d.dir, d.mode) // whatever the umask is
+		}
+		if err != nil && !errors.Is(err, os.ErrExist) {
+			return "", fmt.Errorf("make mount point: %w", err)
+		}
 	}
 	if err := os.Chown(way, 0, gid); err != nil {
 		return "", fmt.Errorf("make mount point: %w", err)

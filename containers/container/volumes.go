@@ -20,6 +20,9 @@ func CopyVolume(rootfs, path, dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make volume: %w", err)
 	}
+	if err := os.Chmod(dir, 0o755); err != nil { // whatever the umask is
+		return fmt.Errorf("make volume: %w", err)
+	}
 	root, err := unix.Open(rootfs, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open root file system: %w", err)
