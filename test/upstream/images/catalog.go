@@ -13,11 +13,19 @@ type image struct {
 
 const registry = "registry.k8s.io/e2e-test-images/"
 
-func images(agnhost, pause string) []image {
+// programs are the built commands that images hold.
+type programs struct{ agnhost, pause, nnp string }
+
+func images(p programs) ([]image, error) {
+	cert, key, err := localhostPair()
+	if err != nil {
+		return nil, err
+	}
 	agnhostFiles := []file{
-		{path: "agnhost", from: agnhost, mode: 0o755},
+		{path: "agnhost", from: p.agnhost, mode: 0o755},
 		{path: "agnhost-2", link: "/agnhost"},
 		{path: "uploads", dir: true, mode: 0o777},
+		{path: "localhost.crt", text: cert}, {path: "localhost.key", text: key},
 	}
 	agnhostImage := image{
 		names: []string{registry + "agnhost:2.66.1", registry + "agnhost:2.55"}, files: agnhostFiles,
@@ -35,15 +43,30 @@ func images(agnhost, pause string) []image {
 			entrypoint: []string{"nginx", "-g", "daemon off;"}, stopSignal: "SIGQUIT",
 		}
 	}
+	// The pictures are not looked at; their names in data.json are.
+	picture := func(name string, more ...file) image {
+		return image{
+			names: []string{registry + name + ":1.8"},
+			files: append(append(more, agnhostFiles...), file{path: name + ".jpg", text: "a stand-in for a picture\n"},
+				file{path: "data.json", text: "{\"image\": \"" + name + ".jpg\"}\n"}),
+			entrypoint: []string{"/agnhost"}, cmd: []string{"test-webserver"},
+		}
+	}
 	return []image{
 		agnhostImage,
 		{names: []string{registry + "busybox:1.37.0-2"}, files: busyboxFiles(), cmd: []string{"sh"}},
 		{names: []string{registry + "glibc-dns-testing:2.1.1"}, files: agnhostFiles, cmd: []string{"/bin/sh"}},
-		{names: []string{"registry.k8s.io/pause:3.10.2"}, scratch: true, files: []file{{path: "pause", from: pause, mode: 0o755}},
+		{names: []string{"registry.k8s.io/pause:3.10.2"}, scratch: true, files: []file{{path: "pause", from: p.pause, mode: 0o755}},
 			entrypoint: []string{"/pause"}, user: "65535:65535"},
 		nginx("1.27.0-2"),
 		nginx("1.28.0-2"),
-	}
+		// A test looks for the name of the distribution that the real one is made of.
+		picture("kitten", file{path: "etc/os-release", text: "PRETTY_NAME=\"stand-in (Debian packages) for an image of Alpine Linux\"\n"}),
+		picture("nautilus"),
+		{names: []string{registry + "nonewprivs:1.4"}, files: []file{{path: "usr/local/bin/nnp", from: p.nnp, mode: 0o6755}}, cmd: []string{"nnp"}},
+		{names: []string{registry + "nonroot:1.5"}, user: "1234"},
+		{names: []string{registry + "perl:5.26"}},
+	}, nil
 }
 
 // busyboxFiles put busybox's applets before Debian's programs. /bin/sh stays bash: other

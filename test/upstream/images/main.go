@@ -2,7 +2,7 @@
 // Debian packages and Go builds, into one OCI layout. Every image is a stand-in: it holds
 // what the tests use of the real one, and says so in /etc/skiff-stand-in.
 //
-//	images -out DIR -agnhost FILE -pause FILE [-cache DIR]
+//	images -out DIR -agnhost FILE -pause FILE -nnp FILE [-cache DIR]
 package main
 
 import (
@@ -19,21 +19,23 @@ import (
 )
 
 func main() {
-	var out, cache, agnhost, pause string
+	var out, cache string
+	var p programs
 	flag.StringVar(&out, "out", "", "directory of the OCI layout to make")
 	flag.StringVar(&cache, "cache", "", "directory that keeps the Debian base between runs (default OUT.cache)")
-	flag.StringVar(&agnhost, "agnhost", "", "the built agnhost command")
-	flag.StringVar(&pause, "pause", "", "the built pause command")
+	flag.StringVar(&p.agnhost, "agnhost", "", "the built agnhost command")
+	flag.StringVar(&p.pause, "pause", "", "the built pause command")
+	flag.StringVar(&p.nnp, "nnp", "", "the built nonewprivs command")
 	flag.Parse()
-	if err := run(out, cache, agnhost, pause); err != nil {
+	if err := run(out, cache, p); err != nil {
 		fmt.Fprintln(os.Stderr, "images:", err)
 		os.Exit(1)
 	}
 }
 
-func run(out, cache, agnhost, pause string) error {
-	if out == "" || agnhost == "" || pause == "" {
-		return errors.New("-out, -agnhost and -pause are required")
+func run(out, cache string, p programs) error {
+	if out == "" || p.agnhost == "" || p.pause == "" || p.nnp == "" {
+		return errors.New("-out, -agnhost, -pause and -nnp are required")
 	}
 	if cache == "" {
 		cache = out + ".cache"
@@ -50,7 +52,11 @@ func run(out, cache, agnhost, pause string) error {
 	if err != nil {
 		return fmt.Errorf("make layout: %w", err)
 	}
-	for _, im := range images(agnhost, pause) {
+	all, err := images(p)
+	if err != nil {
+		return err
+	}
+	for _, im := range all {
 		img, err := build(base, im)
 		if err != nil {
 			return fmt.Errorf("image %s: %w", im.names[0], err)
