@@ -153,6 +153,8 @@ func (h *harness) wait(what string, f func() bool) {
 	deadline := time.Now().Add(20 * time.Second)
 	for !f() {
 		if time.Now().After(deadline) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
 			h.t.Fatalf("waited in vain for: %s\nevents: %s", what, strings.Join(h.seen, "\n"))
 		}
 		time.Sleep(5 * time.Millisecond)

@@ -184,8 +184,8 @@ func (m *Manager) createMirror(ctx context.Context, p *corev1.Pod) error {
 	return err
 }
 
-// mirrorChanged has the mirror brought in line. Must hold mu.
-func (m *Manager) mirrorChanged(p *corev1.Pod) {
+// mirrorsChanged has the mirrors brought in line. Must hold mu.
+func (m *Manager) mirrorsChanged() {
 	ctx := m.ctx
 	m.wg.Add(1)
 	go func() {

@@ -49,6 +49,9 @@ func (m *Manager) watchAPI(ctx context.Context) {
 				}
 			}
 			m.apiReady = true
+			if len(m.static) > 0 {
+				m.mirrorsChanged()
+			}
 			m.mu.Unlock()
 			for _, p := range gone {
 				m.apiDeleted(p)
@@ -69,7 +72,7 @@ func (m *Manager) apiChanged(p *corev1.Pod) {
 	defer m.mu.Unlock()
 	m.api[p.UID] = p
 	if isMirror(p) {
-		m.mirrorChanged(p)
+		m.mirrorsChanged()
 		return
 	}
 	m.worker(p).update(p)
@@ -81,7 +84,7 @@ func (m *Manager) apiDeleted(p *corev1.Pod) {
 	defer m.mu.Unlock()
 	delete(m.api, p.UID)
 	if isMirror(p) {
-		m.mirrorChanged(p)
+		m.mirrorsChanged()
 		return
 	}
 	if w := m.workers[p.UID]; w != nil {

@@ -42,6 +42,19 @@ func (s *script) set(p *corev1.Probe, ok bool) {
 	s.mu.Unlock()
 }
 
+// ran is when a probe ran; told are the events.
+func (s *script) ran(p *corev1.Probe) []time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]time.Duration(nil), s.runs[p]...)
+}
+
+func (s *script) told() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]string(nil), s.events...)
+}
+
 func start(t *testing.T, c *corev1.Container, target Target) (*Manager, *script, *corev1.Pod) {
 	s := &script{ok: map[*corev1.Probe]bool{}, runs: map[*corev1.Probe][]time.Duration{}, begun: time.Now()}
 	m := New(Config{
@@ -103,10 +116,12 @@ func TestTimingAndThresholds(t *testing.T) {
 		check(30*time.Second, Failure) // errors count for nothing
 		want := []time.Duration{5 * time.Second, 15 * time.Second, 25 * time.Second}
 		for i, w := range want {
-			if s.runs[p][i] != w {
-				t.Errorf("run %d at %v, want %v", i, s.runs[p][i], w)
+			if s.ran(p)[i] != w {
+				t.Errorf("run %d at %v, want %v", i, s.ran(p)[i], w)
 			}
 		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		if s.changes != 2 {
 			t.Errorf("%d changes were told", s.changes)
 		}
@@ -121,7 +136,7 @@ func TestStartupComesFirst(t *testing.T) {
 		s.set(ready, true)
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		if len(s.runs[live])+len(s.runs[ready]) != 0 || m.Result("id", Startup) != Unknown {
+		if len(s.ran(live))+len(s.ran(ready)) != 0 || m.Result("id", Startup) != Unknown {
 			t.Error("liveness or readiness ran before the container was started")
 		}
 		s.set(su, true)
@@ -130,10 +145,10 @@ func TestStartupComesFirst(t *testing.T) {
 		if m.Result("id", Startup) != Success || m.Result("id", Readiness) != Success || m.Result("id", Liveness) != Success {
 			t.Error("not started")
 		}
-		n := len(s.runs[su])
+		n := len(s.ran(su))
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if len(s.runs[su]) != n {
+		if len(s.ran(su)) != n {
 			t.Error("the startup probe goes on after success")
 		}
 	})
@@ -145,15 +160,15 @@ func TestEarlyTries(t *testing.T) {
 		m, s, _ := start(t, &corev1.Container{Name: "c", ReadinessProbe: p}, Target{})
 		time.Sleep(500 * time.Millisecond)
 		synctest.Wait()
-		if len(s.events) != 0 {
-			t.Errorf("early failures were told: %v", s.events)
+		if len(s.told()) != 0 {
+			t.Errorf("early failures were told: %v", s.told())
 		}
 		time.Sleep(20 * time.Second)
 		synctest.Wait()
 		ms := time.Millisecond
 		want := []time.Duration{0, 100 * ms, 300 * ms, 700 * ms, 10 * time.Second, 20 * time.Second}
-		if fmt.Sprint(s.runs[p]) != fmt.Sprint(want) {
-			t.Errorf("runs at %v, want %v", s.runs[p], want)
+		if fmt.Sprint(s.ran(p)) != fmt.Sprint(want) {
+			t.Errorf("runs at %v, want %v", s.ran(p), want)
 		}
 		_ = m
 	})
@@ -177,11 +192,11 @@ func TestFailedLivenessHolds(t *testing.T) {
 		m, s, pod := start(t, c, Target{})
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if m.Result("id", Liveness) != Failure || len(s.runs[live]) != 2 {
-			t.Errorf("%v after %d runs", m.Result("id", Liveness), len(s.runs[live]))
+		if m.Result("id", Liveness) != Failure || len(s.ran(live)) != 2 {
+			t.Errorf("%v after %d runs", m.Result("id", Liveness), len(s.ran(live)))
 		}
-		if s.events[0] != "Liveness probe failed: output" {
-			t.Errorf("events %v", s.events)
+		if s.told()[0] != "Liveness probe failed: output" {
+			t.Errorf("events %v", s.told())
 		}
 		// The next run of the container begins anew.
 		m.Set(pod, "", []Target{{ID: "id2", Container: c, StartedAt: time.Now()}}, false)
@@ -189,10 +204,12 @@ func TestFailedLivenessHolds(t *testing.T) {
 			t.Error("results are not those of the new container")
 		}
 		m.Remove("u")
-		n := len(s.runs[live])
+		n := len(s.ran(live))
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if len(s.runs[live]) > n+1 || len(m.byID) != 0 || len(m.queue) != 0 {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if len(s.ran(live)) > n+1 || len(m.byID) != 0 || len(m.queue) != 0 {
 			t.Error("probes go on after removal")
 		}
 	})
@@ -207,8 +224,8 @@ func TestTakeOver(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		if len(s.runs[su]) != 0 || len(s.runs[ready]) != 1 {
-			t.Errorf("runs %v", s.runs)
+		if len(s.ran(su)) != 0 || len(s.ran(ready)) != 1 {
+			t.Errorf("runs %v %v", s.ran(su), s.ran(ready))
 		}
 	})
 }
