@@ -28,18 +28,24 @@ func (m *Manager) payload(ctx context.Context, pod *corev1.Pod, v *corev1.Volume
 	case v.DownwardAPI != nil:
 		return "downward-api", files, refresh, m.downward(pod, files, v.DownwardAPI.Items, mode(v.DownwardAPI.DefaultMode))
 	case v.Projected != nil:
-		refresh, err = m.projected(ctx, pod, files, v.Projected)
+		refresh, err = m.projected(ctx, pod, files, v.Name, v.Projected)
 		return "projected", files, refresh, err
 	}
 	return "", nil, refresh, fmt.Errorf("this kind of volume is not supported by this kubelet")
 }
 
-func (m *Manager) projected(ctx context.Context, pod *corev1.Pod, files map[string]File, s *corev1.ProjectedVolumeSource) (time.Time, error) {
+func (m *Manager) projected(ctx context.Context, pod *corev1.Pod, files map[string]File, name string, s *corev1.ProjectedVolumeSource) (time.Time, error) {
 	var refresh time.Time
+	again := func(t time.Time) {
+		if !t.IsZero() && (refresh.IsZero() || t.Before(refresh)) {
+			refresh = t
+		}
+	}
 	perm := mode(s.DefaultMode)
 	for i := range s.Sources {
 		src := &s.Sources[i]
 		var err error
+		var next time.Time
 		switch {
 		case src.ConfigMap != nil:
 			err = m.configMap(ctx, pod, files, src.ConfigMap.Name, src.ConfigMap.Items, perm, src.ConfigMap.Optional)
@@ -49,25 +55,20 @@ func (m *Manager) projected(ctx context.Context, pod *corev1.Pod, files map[stri
 			err = m.downward(pod, files, src.DownwardAPI.Items, perm)
 		case src.ServiceAccountToken != nil:
 			var token string
-			var next time.Time
 			token, next, err = m.tokens.get(ctx, pod, src.ServiceAccountToken)
-			if err == nil && (refresh.IsZero() || next.Before(refresh)) {
-				refresh = next
-			}
-			f := File{Data: []byte(token), Mode: perm, UID: commonUser(pod)}
-			// With a single reader nobody else needs to read it.
-			if f.UID != nil || pod.Spec.SecurityContext != nil && pod.Spec.SecurityContext.FSGroup != nil {
-				f.Mode = 0o600
-			}
-			files[src.ServiceAccountToken.Path] = f
+			mode, user := secretMode(pod, perm)
+			files[src.ServiceAccountToken.Path] = File{Data: []byte(token), Mode: mode, UID: user}
 		case src.ClusterTrustBundle != nil:
 			err = m.trustBundle(ctx, files, src.ClusterTrustBundle, perm)
+		case src.PodCertificate != nil:
+			next, err = m.podCertificate(ctx, pod, files, fmt.Sprintf("%s/%d", name, i), src.PodCertificate, perm)
 		default:
 			err = fmt.Errorf("source %d of the projected volume is not supported by this kubelet", i)
 		}
 		if err != nil {
 			return refresh, err
 		}
+		again(next)
 	}
 	return refresh, nil
 }

@@ -18,7 +18,7 @@ func (m *Manager) trustBundle(ctx context.Context, files map[string]File, p *cor
 	if m.cfg.Client == nil {
 		return fmt.Errorf("a kubelet without API server cannot read ClusterTrustBundles")
 	}
-	api := m.cfg.Client.CertificatesV1beta1().ClusterTrustBundles()
+	api := m.cfg.Client.CertificatesV1().ClusterTrustBundles()
 	var pems []string
 	switch {
 	case p.Name != nil:

@@ -51,8 +51,9 @@ type Config struct {
 
 // Manager is safe for concurrent use; calls for one pod must not overlap.
 type Manager struct {
-	cfg    Config
-	tokens *tokens
+	cfg          Config
+	tokens       *tokens
+	certificates *certificates
 
 	mu   sync.Mutex
 	pods map[types.UID]map[string]*state
@@ -72,7 +73,7 @@ func New(cfg Config) *Manager {
 	if cfg.Clock == nil {
 		cfg.Clock = clock.RealClock{}
 	}
-	return &Manager{cfg: cfg, tokens: newTokens(cfg.Client, cfg.Clock), pods: map[types.UID]map[string]*state{}}
+	return &Manager{cfg: cfg, tokens: newTokens(cfg.Client, cfg.Clock), certificates: newCertificates(cfg.Client, cfg.Clock), pods: map[types.UID]map[string]*state{}}
 }
 
 // Error says which volume failed.
@@ -297,6 +298,7 @@ func (m *Manager) Teardown(uid types.UID) error {
 	delete(m.pods, uid)
 	m.mu.Unlock()
 	m.tokens.forget(uid)
+	m.certificates.forget(uid)
 	dir := m.PodDir(uid)
 	points, err := m.cfg.Mounts.Under(dir)
 	if err != nil {
