@@ -27,6 +27,8 @@ import (
 
 const (
 	resync = 5 * time.Minute
+	// resyncObjects is for quotas of kinds that are not watched here.
+	resyncObjects = 5 * time.Second
 	// settle joins the deletions of a moment into one count.
 	settle = 200 * time.Millisecond
 )
@@ -80,6 +82,9 @@ func New(cfg controller.Config) (*Controller, error) {
 		controller.Watch(c.loop, core.ConfigMaps().Informer(), controller.Handlers[*corev1.ConfigMap]{
 			Deleted: func(o *corev1.ConfigMap) { c.freed(o.Namespace) },
 		}),
+		controller.Watch(c.loop, core.Secrets().Informer(), controller.Handlers[*corev1.Secret]{
+			Deleted: func(o *corev1.Secret) { c.freed(o.Namespace) },
+		}),
 		controller.Watch(c.loop, cfg.Informers.Apps().V1().ReplicaSets().Informer(), controller.Handlers[metav1.Object]{
 			Deleted: func(o metav1.Object) { c.freed(o.GetNamespace()) },
 		}),
@@ -126,7 +131,22 @@ func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Du
 			return 0, errors.Join(countErr, fmt.Errorf("updating status: %w", err))
 		}
 	}
+	for n := range q.Spec.Hard {
+		if !watched(n) {
+			return resyncObjects, countErr
+		}
+	}
 	return resync, countErr
+}
+
+// watched resources are counted anew when one goes.
+func watched(n corev1.ResourceName) bool {
+	switch n {
+	case corev1.ResourceConfigMaps, corev1.ResourceSecrets, corev1.ResourceReplicationControllers, corev1.ResourceQuotas,
+		"count/configmaps", "count/secrets", "count/replicationcontrollers", "count/replicasets.apps":
+		return true
+	}
+	return ofPods(n) || ofServices(n) || ofClaims(n)
 }
 
 // count sums up everything that the quota limits.
