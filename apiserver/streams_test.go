@@ -268,4 +268,16 @@ func TestProxy(t *testing.T) {
 	if !apierrors.IsBadRequest(err) {
 		t.Errorf("pod without address: %v", err)
 	}
+	// Every method goes through, OPTIONS too, which has no verb in Kubernetes.
+	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"} {
+		got, err := k.CoreV1().RESTClient().Verb(method).Resource("nodes").Name("n").SubResource("proxy").Suffix("stats/summary").DoRaw(t.Context())
+		if want := "stats "; err != nil || string(got) != want && method != "HEAD" {
+			t.Errorf("%s: %q %v", method, got, err)
+		}
+	}
+	var code int
+	k.CoreV1().RESTClient().Verb("OPTIONS").Namespace("default").Resource("pods").Name("p").SubResource("exec").Do(t.Context()).StatusCode(&code)
+	if code != http.StatusMethodNotAllowed {
+		t.Errorf("OPTIONS of exec: status %d", code)
+	}
 }

@@ -115,7 +115,9 @@ func (c *call) decodeEndpoint(e *seams.Endpoint, directive string) (runtime.Obje
 }
 
 func (c *call) connect(e *seams.Endpoint) error {
-	if verb := c.info.Verb; !slices.Contains(Verbs(e), verb) {
+	// OPTIONS has no verb of its own: proxies, which take all methods, take it too.
+	proxiesAll := c.req.Method == http.MethodOptions && slices.Contains(Verbs(e), "delete")
+	if !slices.Contains(Verbs(e), c.info.Verb) && !proxiesAll {
 		return methodNotAllowed()
 	}
 	if len(c.req.URL.Query()["dryRun"]) > 0 {
