@@ -151,7 +151,7 @@ func TestHelperFails(t *testing.T) {
 func TestLog(t *testing.T) {
 	f := start(t, `printf 'one\ntwo\n\n'; printf err >&2; sleep 0.1; head -c 20000 /dev/zero | tr '\0' x; printf '\nend'`, nil)
 	f.wait()
-	want := []string{"stdout F one", "stdout F two", "stdout F ", "stderr F err", "stdout P " + strings.Repeat("x", 16384), "stdout F " + strings.Repeat("x", 20000-16384), "stdout F end"}
+	want := []string{"stdout F one", "stdout F two", "stdout F ", "stderr P err", "stdout P " + strings.Repeat("x", 16384), "stdout F " + strings.Repeat("x", 20000-16384), "stdout P end"}
 	got := f.lines()
 	// Which of two streams comes first is nobody's to say.
 	var out, errs []string

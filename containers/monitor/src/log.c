@@ -97,7 +97,8 @@ void log_finish(struct stream *s)
 	if (s->len == 0)
 		return;
 	clock_gettime(CLOCK_REALTIME, &ts);
-	line(s, " F ", s->line, s->len, "", 0, &ts);
+	/* No newline came: readers must not add one. */
+	line(s, " P ", s->line, s->len, "", 0, &ts);
 	s->len = 0;
 	flush();
 }

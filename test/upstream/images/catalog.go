@@ -69,10 +69,14 @@ func images(p programs) ([]image, error) {
 	}, nil
 }
 
-// busyboxFiles put busybox's applets before Debian's programs. /bin/sh stays bash: other
-// shells drop environment names such as data-1, which a Secrets test uses.
+// busyboxFiles put busybox's applets before Debian's programs. sh by its name alone is
+// bash: other shells drop environment names such as data-1, which a Secrets test uses.
+// /bin/sh is busybox's own, whose messages a test of read-only containers compares.
 func busyboxFiles() []file {
-	var fs []file
+	fs := []file{
+		{path: "usr/local/bin/sh", link: "/bin/bash"}, {path: "usr/bin/sh", link: "busybox"},
+		{path: "usr/bin/sysctl", link: "busybox"},
+	}
 	for _, a := range []string{"cat", "chmod", "cp", "date", "dd", "df", "echo", "env", "false", "grep", "head", "hostname", "id",
 		"kill", "ls", "mkdir", "mktemp", "mount", "mv", "nc", "netstat", "nslookup", "ping", "printenv", "ps", "pwd", "rm", "rmdir", "sed",
 		"seq", "sleep", "sort", "stat", "sync", "tail", "tar", "tee", "test", "time", "timeout", "touch", "tr", "true", "umount", "uname",
