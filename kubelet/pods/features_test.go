@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
@@ -73,7 +74,8 @@ func TestResize(t *testing.T) {
 		cs := p.Status.ContainerStatuses[0]
 		return p.Status.ObservedGeneration == 2 && cs.Resources.Limits.Memory().String() == "200Mi" && condition(p.Status.Conditions, corev1.PodResizeInProgress) == nil
 	})
-	if cs := p.Status.ContainerStatuses[0]; cs.AllocatedResources.Cpu().String() != "500m" || cs.RestartCount != 0 || !h.rt.Running(run) {
+	cs := p.Status.ContainerStatuses[0]
+	if cs.AllocatedResources.Cpu().String() != "500m" || cs.RestartCount != 0 || !h.rt.Running(run) {
 		t.Errorf("%+v", cs)
 	}
 	h.rt.Set(func() {
@@ -81,11 +83,31 @@ func TestResize(t *testing.T) {
 			t.Errorf("the runtime has %+v", r)
 		}
 	})
+	// A policy of restarting: done means that the new container has its limits.
+	p = h.get("a")
+	p.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+	if _, err := h.client.CoreV1().Pods("ns").Update(context.Background(), p, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	resize(10, list("500m", "60Mi"), list("1", "210Mi"))
+	h.wait("ResizeCompleted", func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return strings.Count(strings.Join(h.seen, "\n"), "ResizeCompleted") == 2
+	})
+	p = h.waitPod("a", "restarted", func(p *corev1.Pod) bool {
+		return p.Status.ObservedGeneration == 10 && condition(p.Status.Conditions, corev1.PodResizeInProgress) == nil
+	})
+	cs = p.Status.ContainerStatuses[0]
+	if cs.RestartCount != 1 || cs.Resources.Limits.Memory().String() != "210Mi" || cs.State.Running == nil {
+		t.Errorf("%+v", cs)
+	}
+	run = h.rt.Containers("c")[0]
 	// More than the node has: it stays as it is, and says so.
-	resize(3, list("9", "60Mi"), list("9", "200Mi"))
+	resize(13, list("9", "60Mi"), list("9", "200Mi"))
 	p = h.waitPod("a", "refused", func(p *corev1.Pod) bool {
 		c := condition(p.Status.Conditions, corev1.PodResizePending)
-		return c != nil && c.Reason == corev1.PodReasonInfeasible && p.Status.ObservedGeneration == 3
+		return c != nil && c.Reason == corev1.PodReasonInfeasible && p.Status.ObservedGeneration == 13
 	})
 	if cs := p.Status.ContainerStatuses[0]; cs.AllocatedResources.Cpu().String() != "500m" || cs.Resources.Requests.Cpu().String() != "500m" {
 		t.Errorf("%+v", cs)
@@ -98,7 +120,7 @@ func TestResize(t *testing.T) {
 	if q := h.get("a").Status.ContainerStatuses[0].AllocatedResources[corev1.ResourceCPU]; q.String() != "500m" || !h.rt.Running(run) {
 		t.Errorf("after a restart %s is granted", q.String())
 	}
-	resize(4, list("500m", "60Mi"), list("1", "200Mi"))
+	resize(14, list("500m", "60Mi"), list("1", "210Mi"))
 	h.waitPod("a", "taken back", func(p *corev1.Pod) bool { return condition(p.Status.Conditions, corev1.PodResizePending) == nil })
 }
 

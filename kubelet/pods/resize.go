@@ -171,6 +171,21 @@ func (w *worker) allocate(pod *corev1.Pod) *corev1.Pod {
 	return r.granted.with(pod)
 }
 
+// actuated tells whether nothing of a resize is left to do: no container has to
+// change, or to be restarted for it.
+func (w *worker) actuated(pod *corev1.Pod, a actions) bool {
+	if !w.resize.granted.fits(pod) || a.KillPod || len(a.Update)+len(a.Kill)+len(a.InitToStart) > 0 {
+		return false
+	}
+	for _, i := range a.ToStart {
+		// One that keeps crashing has its limits with the next start.
+		if _, waits := w.waiting[pod.Spec.Containers[i].Name]; !waits {
+			return false
+		}
+	}
+	return true
+}
+
 // conditions are those that tell of a resize.
 func (r *resizeState) conditions(pod *corev1.Pod, old *corev1.PodStatus, now time.Time) []corev1.PodCondition {
 	var out []corev1.PodCondition

@@ -40,7 +40,9 @@ func (s *starter) start(ctx context.Context, c *corev1.Container, target string)
 	w := s.w
 	now := time.Now()
 	last := s.rt.Find(c.Name)
-	if last != nil && last.State == cri.StateExited {
+	if last != nil && w.forgiven[last.ID] {
+		delete(w.forgiven, last.ID)
+	} else if last != nil && last.State == cri.StateExited {
 		loop := w.crashes[c.Name]
 		if until := loop.until(now, last.FinishedAt); !until.IsZero() {
 			w.again(until)

@@ -38,7 +38,7 @@ func (w *worker) sync(ctx context.Context, pod *corev1.Pod, rt *cri.Pod, st core
 	a := computeActions(pod, rt, w.m.probes, func(c *corev1.Container) *runtimeapi.LinuxContainerResources {
 		return criconfig.ContainerResources(node, pod, c)
 	})
-	if w.resize.running && len(a.Update) == 0 && w.resize.failure == "" && w.resize.granted.fits(pod) {
+	if w.resize.running && w.resize.failure == "" && w.actuated(pod, a) {
 		w.resize.running = false
 		w.m.podEvent(pod, corev1.EventTypeNormal, "ResizeCompleted", "Pod resize completed")
 		w.publish(pod, w.makeStatus(pod, rt, false), false)
@@ -147,6 +147,9 @@ func (w *worker) execute(ctx context.Context, pod *corev1.Pod, rt *cri.Pod, a ac
 	}
 	for _, k := range a.Kill {
 		acted = true
+		if k.Reason == killOther {
+			w.forgiven[k.ID] = true // its end is no crash
+		}
 		if err := w.killContainer(ctx, pod, k.Container, k.ID, k.Message, k.Reason, nil, nil); err != nil {
 			return true, err
 		}

@@ -35,6 +35,7 @@ type worker struct {
 	status    *corev1.PodStatus
 	waiting   map[string]waitReason
 	crashes   map[string]*crashLoop
+	forgiven  map[string]bool   // containers (ids) that the kubelet ended for a change
 	images    map[string]string // resolved images of image volumes
 	resize    resizeState
 	setUp     bool // group and registrations are made
@@ -48,7 +49,7 @@ func newWorker(m *Manager, pod *corev1.Pod) *worker {
 	return &worker{
 		m: m, uid: pod.UID, pod: pod, wake: make(chan struct{}, 1), grace: -1,
 		log:     m.log.With("pod", pod.Namespace+"/"+pod.Name, "uid", string(pod.UID)),
-		waiting: map[string]waitReason{}, crashes: map[string]*crashLoop{}, images: map[string]string{},
+		waiting: map[string]waitReason{}, crashes: map[string]*crashLoop{}, forgiven: map[string]bool{}, images: map[string]string{},
 	}
 }
 
