@@ -77,7 +77,7 @@ func busyboxFiles() []file {
 		{path: "usr/local/bin/sh", link: "/bin/bash"}, {path: "usr/bin/sh", link: "busybox"},
 		{path: "usr/bin/sysctl", link: "busybox"},
 	}
-	for _, a := range []string{"cat", "chmod", "cp", "date", "dd", "df", "echo", "env", "false", "grep", "head", "hostname", "id",
+	for _, a := range []string{"cat", "chmod", "cp", "date", "dd", "df", "echo", "env", "false", "grep", "head", "hexdump", "hostname", "id",
 		"kill", "ls", "mkdir", "mktemp", "mount", "mv", "nc", "netstat", "nslookup", "ping", "printenv", "ps", "pwd", "rm", "rmdir", "sed",
 		"seq", "sleep", "sort", "stat", "sync", "tail", "tar", "tee", "test", "time", "timeout", "touch", "tr", "true", "umount", "uname",
 		"vi", "wc", "wget", "whoami", "xargs", "yes"} {
