@@ -51,6 +51,16 @@ vet:
 	@echo "go vet"
 	@$(GO) vet -tags $(TAGS) ./...
 
+.PHONY: lint
+lint: vet ## go vet, gofmt and staticcheck (minutes)
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -l $$(git ls-files '*.go'); exit 1; }
+	@cd tools/lint && $(GO) build -o $(CACHE)/staticcheck honnef.co/go/tools/cmd/staticcheck
+	@$(CACHE)/staticcheck -tags $(TAGS) ./...
+
+.PHONY: format
+format:
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "run gofmt -w on:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
+
 .PHONY: unit
 unit: embedded ## all tests of the packages, those that need root included
 	@echo "go test ./..."
@@ -67,7 +77,7 @@ conformance-first-light: build ## the Conformance tests named in test/upstream/f
 	@test/upstream/run first-light $(CACHE)
 
 .PHONY: test
-test: host vet unit e2e conformance-first-light ## everything; needs root
+test: host format vet unit e2e conformance-first-light ## everything; needs root
 
 .PHONY: bench
 bench: build ## figures of this build: boot, idle, pod start
