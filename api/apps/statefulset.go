@@ -38,7 +38,9 @@ func statefulSets() *api.Resource {
 			}),
 			Validate: api.Check(func(s *appsv1.StatefulSet) field.ErrorList {
 				p := field.NewPath("spec")
-				errs := validateStatefulSetSpec(&s.Spec, nil, p)
+				errs := validateStatefulSetSpec(&s.Spec, true, func(t *field.Path) field.ErrorList {
+					return core.ValidatePodTemplate(asPods(&s.Spec), t)
+				}, p)
 				if name := s.Spec.ServiceName; name != "" {
 					for _, msg := range validation.IsDNS1123Label(name) {
 						errs = append(errs, field.Invalid(p.Child("serviceName"), name, msg))
@@ -115,8 +117,8 @@ func defaultStatefulSet(s *appsv1.StatefulSet) {
 	setDefault(&s.Spec.RevisionHistoryLimit, 10)
 }
 
-// validateStatefulSetSpec validates what holds on create and update; old is nil on create.
-func validateStatefulSetSpec(s, old *appsv1.StatefulSetSpec, p *field.Path) field.ErrorList {
+// validateStatefulSetSpec leaves the template, and on updates the claims, to the caller.
+func validateStatefulSetSpec(s *appsv1.StatefulSetSpec, claims bool, checkTemplate func(*field.Path) field.ErrorList, p *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	switch s.PodManagementPolicy {
 	case appsv1.OrderedReadyPodManagement, appsv1.ParallelPodManagement:
@@ -131,7 +133,7 @@ func validateStatefulSetSpec(s, old *appsv1.StatefulSetSpec, p *field.Path) fiel
 		errs = append(errs, validateRetention(r.WhenDeleted, rp.Child("whenDeleted"))...)
 		errs = append(errs, validateRetention(r.WhenScaled, rp.Child("whenScaled"))...)
 	}
-	if old == nil {
+	if claims {
 		for i := range s.VolumeClaimTemplates {
 			errs = append(errs, core.ValidateClaimSpec(&s.VolumeClaimTemplates[i].Spec, nil,
 				p.Child("volumeClaimTemplates").Index(i).Child("spec"))...)
@@ -147,25 +149,13 @@ func validateStatefulSetSpec(s, old *appsv1.StatefulSetSpec, p *field.Path) fiel
 	t := p.Child("template")
 	if selector != nil {
 		errs = append(errs, selectorMatches(selector, &s.Template, t)...)
-		errs = append(errs, validateStatefulTemplate(s, old, t)...)
+		errs = append(errs, checkTemplate(t)...)
 	}
 	return append(errs, alwaysRestarted(&s.Template, "StatefulSet", t)...)
 }
 
-// validateStatefulTemplate validates the template as the pods will look: the controller
-// sets hostname and subdomain, and adds a volume for each claim template. A template
-// that was invalid before may stay.
-func validateStatefulTemplate(s, old *appsv1.StatefulSetSpec, p *field.Path) field.ErrorList {
-	var oldTemplate *corev1.PodTemplateSpec
-	if old != nil {
-		oldTemplate = asPods(old)
-		if len(core.ValidatePodTemplate(oldTemplate, nil)) > 0 {
-			return nil
-		}
-	}
-	return core.ValidatePodTemplateUpdate(asPods(s), oldTemplate, p)
-}
-
+// asPods is the template as the pods will look: the controller sets hostname and
+// subdomain, and adds a volume for each claim template.
 func asPods(s *appsv1.StatefulSetSpec) *corev1.PodTemplateSpec {
 	t := s.Template.DeepCopy()
 	t.Spec.Hostname, t.Spec.Subdomain = "", ""
@@ -228,7 +218,15 @@ func validateRetention(policy appsv1.PersistentVolumeClaimRetentionPolicyType, p
 
 func validateStatefulSetUpdate(s, old *appsv1.StatefulSet) field.ErrorList {
 	p := field.NewPath("spec")
-	errs := validateStatefulSetSpec(&s.Spec, &old.Spec, p)
+	now, before := asPods(&s.Spec), asPods(&old.Spec)
+	template := func(t *field.Path) field.ErrorList { return core.ValidatePodTemplateUpdate(now, before, t) }
+	// Where the old object is not valid, the template may be what it is.
+	if len(validateStatefulSetSpec(&old.Spec, false, func(t *field.Path) field.ErrorList {
+		return core.ValidatePodTemplateUpdate(before, before, t)
+	}, p)) > 0 {
+		template = func(*field.Path) field.ErrorList { return nil }
+	}
+	errs := validateStatefulSetSpec(&s.Spec, false, template, p)
 	errs = append(errs, apivalidation.ValidateImmutableField(s.Spec.Selector, old.Spec.Selector, p.Child("selector"))...)
 	errs = append(errs, apivalidation.ValidateImmutableField(s.Spec.VolumeClaimTemplates, old.Spec.VolumeClaimTemplates, p.Child("volumeClaimTemplates"))...)
 	errs = append(errs, apivalidation.ValidateImmutableField(s.Spec.ServiceName, old.Spec.ServiceName, p.Child("serviceName"))...)

@@ -204,8 +204,8 @@ func (c *statusChange) validateIndexes(p *field.Path) field.ErrorList {
 func (c *statusChange) validateCountersUpdate(p *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	s, was := &c.job.Status, &c.old.Status
-	if (c.ready || c.active) && ptr.Deref(s.Ready, 0) > s.Active {
-		errs = append(errs, field.Invalid(p.Child("ready"), ptr.Deref(s.Ready, 0), "cannot set more ready pods than active"))
+	if (c.ready || c.active) && s.Ready != nil && *s.Ready > s.Active {
+		errs = append(errs, field.Invalid(p.Child("ready"), *s.Ready, "cannot set more ready pods than active"))
 	}
 	if s.Failed < was.Failed {
 		errs = append(errs, field.Invalid(p.Child("failed"), s.Failed, "cannot decrease the failed counter"))

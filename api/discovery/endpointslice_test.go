@@ -86,7 +86,7 @@ func TestUpdate(t *testing.T) {
 	}
 	next.AddressType = discoveryv1.AddressTypeIPv6
 	next.Endpoints[0].Addresses[0] = "fd00::1"
-	apitest.Want(t, apitest.Update(r, next, old), `addressType: Invalid value: "IPv6": field is immutable`)
+	apitest.Want(t, apitest.Update(r, next, old), `addressType: Invalid value: null: field is immutable`)
 
 	// Endpoints that are invalid by now stay as long as nobody changes them.
 	old.Endpoints[0].Addresses[0] = "127.0.0.1"

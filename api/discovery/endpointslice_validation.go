@@ -6,13 +6,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	netutils "k8s.io/utils/net"
 	"k8s.io/utils/ptr"
+
+	"github.com/skiff-k8s/skiff/api"
 )
 
 // Limits of one slice.
@@ -46,7 +47,7 @@ func validateEndpointSlice(s, old *discoveryv1.EndpointSlice) field.ErrorList {
 		errs = append(errs, endpointErrs...)
 	}
 	if old != nil {
-		errs = append(errs, apivalidation.ValidateImmutableField(s.AddressType, old.AddressType, at)...)
+		errs = append(errs, api.Immutable(s.AddressType, old.AddressType, at)...)
 	}
 	return errs
 }

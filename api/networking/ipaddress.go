@@ -6,7 +6,6 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/validate/content"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -32,7 +31,7 @@ func ipAddresses() *api.Resource {
 			ValidateUpdate: api.CheckUpdate(func(a, old *networkingv1.IPAddress) field.ErrorList {
 				p := field.NewPath("spec", "parentRef")
 				errs := validateParentRef(a.Spec.ParentRef, p)
-				return append(errs, apivalidation.ValidateImmutableField(a.Spec.ParentRef, old.Spec.ParentRef, p)...)
+				return append(errs, api.Immutable(a.Spec.ParentRef, old.Spec.ParentRef, p)...)
 			}),
 		},
 		Columns: []metav1.TableColumnDefinition{

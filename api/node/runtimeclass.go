@@ -8,7 +8,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	nodev1 "k8s.io/api/node/v1"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -39,7 +38,7 @@ func runtimeClasses() *api.Resource {
 			Validate: api.Check(validateRuntimeClass),
 			ValidateUpdate: api.CheckUpdate(func(c, old *nodev1.RuntimeClass) field.ErrorList {
 				errs := validateRuntimeClass(c)
-				return append(errs, apivalidation.ValidateImmutableField(c.Handler, old.Handler, field.NewPath("handler"))...)
+				return append(errs, api.Immutable(c.Handler, old.Handler, field.NewPath("handler"))...)
 			}),
 			CreateOnUpdate:  true,
 			RequireRevision: true,

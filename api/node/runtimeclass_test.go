@@ -27,6 +27,6 @@ func TestRuntimeClass(t *testing.T) {
 		`scheduling.nodeSelector: Invalid value: "a b"`, "scheduling.tolerations[1]: Duplicate value", "scheduling.tolerations[2].operator: Invalid value")
 	next := c.DeepCopy()
 	next.Handler = "other"
-	apitest.Want(t, apitest.Update(r, next, c), `handler: Invalid value: "other": field is immutable`)
+	apitest.Want(t, apitest.Update(r, next, c), `handler: Invalid value: null: field is immutable`)
 	apitest.Want(t, apitest.Create(r, &nodev1.RuntimeClass{}), "handler: Required value")
 }

@@ -4,8 +4,8 @@ import (
 	"slices"
 
 	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/validate"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -37,7 +37,10 @@ func validateClaimStatus(c, old *resourcev1.ResourceClaim) field.ErrorList {
 	if s.Allocation != nil {
 		if before.Allocation != nil {
 			// What is stored was checked when it was new.
-			return append(errs, apivalidation.ValidateImmutableField(s.Allocation, before.Allocation, p.Child("allocation"))...)
+			if !equality.Semantic.DeepEqual(s.Allocation, before.Allocation) {
+				errs = append(errs, field.Invalid(p.Child("allocation"), nil, "field cannot be modified once set"))
+			}
+			return errs
 		}
 		errs = append(errs, validateAllocation(s.Allocation, requestNames(&c.Spec.Devices), p.Child("allocation"))...)
 	}

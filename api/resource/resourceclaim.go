@@ -5,7 +5,6 @@ import (
 	"time"
 
 	resourcev1 "k8s.io/api/resource/v1"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -42,7 +41,7 @@ func resourceClaims() *api.Resource {
 				dropSpecFields(&c.Spec, &old.Spec)
 			}),
 			ValidateUpdate: api.CheckUpdate(func(c, old *resourcev1.ResourceClaim) field.ErrorList {
-				return apivalidation.ValidateImmutableField(c.Spec, old.Spec, field.NewPath("spec"))
+				return api.Immutable(c.Spec, old.Spec, field.NewPath("spec"))
 			}),
 		},
 		Subresources: []api.Subresource{{

@@ -8,7 +8,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -43,7 +42,7 @@ func storageClasses() *api.Resource {
 			ValidateUpdate: api.CheckUpdate(func(c, old *storagev1.StorageClass) field.ErrorList {
 				errs := validateStorageClass(c)
 				immutable := func(now, before any, name string) {
-					errs = append(errs, apivalidation.ValidateImmutableField(now, before, field.NewPath(name))...)
+					errs = append(errs, api.Immutable(now, before, field.NewPath(name))...)
 				}
 				immutable(c.Parameters, old.Parameters, "parameters")
 				immutable(c.Provisioner, old.Provisioner, "provisioner")

@@ -1,12 +1,14 @@
 package storage
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
-	apivalidation "k8s.io/apimachinery/pkg/api/validation"
+	"k8s.io/apimachinery/pkg/api/operation"
+	"k8s.io/apimachinery/pkg/api/validate"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -43,7 +45,7 @@ func volumeAttachments() *api.Resource {
 			PrepareUpdate: api.OnUpdate(func(a, old *storagev1.VolumeAttachment) { a.Status = old.Status }),
 			ValidateUpdate: api.CheckUpdate(func(a, old *storagev1.VolumeAttachment) field.ErrorList {
 				errs := validateAttachment(a)
-				return append(errs, apivalidation.ValidateImmutableField(a.Spec, old.Spec, field.NewPath("spec"))...)
+				return append(errs, api.Immutable(a.Spec, old.Spec, field.NewPath("spec"))...)
 			}),
 			RequireRevision: true,
 		},
@@ -76,7 +78,7 @@ func volumeAttachments() *api.Resource {
 
 func validateAttachment(a *storagev1.VolumeAttachment) field.ErrorList {
 	p := field.NewPath("spec")
-	errs := validateDriverName(a.Spec.Attacher, p.Child("attacher"))
+	errs := validateAttacher(a.Spec.Attacher, p.Child("attacher"))
 	errs = append(errs, validateSource(&a.Spec.Source, p.Child("source"))...)
 	errs = append(errs, invalid(a.Spec.NodeName, validation.IsDNS1123Subdomain(a.Spec.NodeName), p.Child("nodeName"))...)
 	s := field.NewPath("status")
@@ -95,6 +97,15 @@ func validateAttachment(a *storagev1.VolumeAttachment) field.ErrorList {
 	return errs
 }
 
+func validateAttacher(name string, p *field.Path) field.ErrorList {
+	if name == "" {
+		return field.ErrorList{field.Required(p, "")}
+	}
+	ctx, op := context.Background(), operation.Operation{}
+	errs := validate.LongNameCaseless(ctx, op, p, &name, nil)
+	return append(errs, validate.MaxLength(ctx, op, p, &name, nil, maxDriverName)...)
+}
+
 func validateSource(s *storagev1.VolumeAttachmentSource, p *field.Path) field.ErrorList {
 	const one = "must specify exactly one of inlineVolumeSpec and persistentVolumeName"
 	switch {
@@ -108,20 +119,7 @@ func validateSource(s *storagev1.VolumeAttachmentSource, p *field.Path) field.Er
 		}
 		return nil
 	}
-	// In-tree volumes migrate to CSI as inline specs, which hold only what attaching needs.
-	var errs field.ErrorList
-	inline, ip := s.InlineVolumeSpec, p.Child("inlineVolumeSpec")
-	forbid := func(set bool, name string) {
-		if set {
-			errs = append(errs, field.Forbidden(ip.Child(name), "may not be specified in the context of inline volumes"))
-		}
-	}
-	forbid(inline.ClaimRef != nil, "claimRef")
-	forbid(len(inline.Capacity) != 0, "capacity")
-	if inline.CSI == nil {
-		errs = append(errs, field.Required(ip.Child("csi"), "has to be specified in the context of inline volumes"))
-	}
-	return errs
+	return core.ValidateInlineVolume(s.InlineVolumeSpec, p.Child("inlineVolumeSpec"))
 }
 
 func validateVolumeError(e *storagev1.VolumeError, p *field.Path) field.ErrorList {
