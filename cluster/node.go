@@ -93,7 +93,7 @@ func newNode(c *Config, p Paths, creds *Credentials, log *slog.Logger) (*compone
 	group.Add(component.Member{Name: "containers", Component: cri, Background: true})
 	// The rest needs the API server, which may come later or go away for a while.
 	for _, m := range []component.Member{
-		{Name: "network", Component: newPodNetwork(services, c.NodeName, br, names, log.With("component", "network"))},
+		{Name: "network", Component: newPodNetwork(services, c.NodeName, br, names, px.SetZone, log.With("component", "network"))},
 		{Name: "proxy", Component: component.Func(func(ctx context.Context) error { return runWith(ctx, shared, px) })},
 		{Name: "kubelet", Component: kubelet},
 	} {

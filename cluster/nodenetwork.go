@@ -48,15 +48,16 @@ type podNetwork struct {
 	bridge *bridge.Bridge
 	dns    *dns.Server
 	nodes  informers.SharedInformerFactory
+	zone   func(string) // told the node's zone
 	log    *slog.Logger
 }
 
 // newPodNetwork watches one node through a factory of its own, which Run starts.
-func newPodNetwork(client kubernetes.Interface, node string, b *bridge.Bridge, server *dns.Server, log *slog.Logger) *podNetwork {
+func newPodNetwork(client kubernetes.Interface, node string, b *bridge.Bridge, server *dns.Server, zone func(string), log *slog.Logger) *podNetwork {
 	own := informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", node).String()
 	})
-	return &podNetwork{bridge: b, dns: server, log: log, nodes: informers.NewSharedInformerFactoryWithOptions(client, 0, own)}
+	return &podNetwork{bridge: b, dns: server, zone: zone, log: log, nodes: informers.NewSharedInformerFactoryWithOptions(client, 0, own)}
 }
 
 // Run blocks until ctx ends.
@@ -67,6 +68,7 @@ func (n *podNetwork) Run(ctx context.Context) error {
 		if !ok {
 			return
 		}
+		n.zone(node.Labels[corev1.LabelTopologyZone])
 		parsed, err := parsePrefixes(node.Spec.PodCIDRs)
 		if err != nil {
 			n.log.Error("read pod CIDRs of the node", "err", err)

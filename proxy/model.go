@@ -34,10 +34,21 @@ func (p *Port) UDP() bool { return p.Protocol == protocols[corev1.ProtocolUDP] }
 
 var protocols = map[corev1.Protocol]uint8{corev1.ProtocolTCP: 6, corev1.ProtocolUDP: 17, corev1.ProtocolSCTP: 132}
 
+// proxyNameLabel names another proxy that a Service is left to.
+const proxyNameLabel = "service.kubernetes.io/service-proxy-name"
+
+func others(svc *corev1.Service) bool {
+	_, yes := svc.Labels[proxyNameLabel]
+	return yes
+}
+
+// where a proxy is: its node, and the zone that the node's label names, if it has one.
+type where struct{ node, zone string }
+
 // ports decides what a Service and its EndpointSlices mean on a node. Pure.
-func ports(svc *corev1.Service, slices []*discoveryv1.EndpointSlice, node string) []Port {
+func ports(svc *corev1.Service, slices []*discoveryv1.EndpointSlice, here where) []Port {
 	if svc == nil || svc.Spec.ClusterIP == corev1.ClusterIPNone || svc.Spec.ClusterIP == "" ||
-		svc.Spec.Type == corev1.ServiceTypeExternalName {
+		svc.Spec.Type == corev1.ServiceTypeExternalName || others(svc) {
 		return nil
 	}
 	var affinity time.Duration
@@ -64,7 +75,7 @@ func ports(svc *corev1.Service, slices []*discoveryv1.EndpointSlice, node string
 	out := make([]Port, 0, len(svc.Spec.Ports))
 	for i := range svc.Spec.Ports {
 		sp := &svc.Spec.Ports[i]
-		all := endpoints(slices, sp, "")
+		all := endpoints(slices, sp, here, false)
 		p := Port{
 			Name: svc.Namespace + "/" + svc.Name + ":" + sp.Name, Protocol: protocols[sp.Protocol],
 			Port: uint16(sp.Port), NodePort: uint16(sp.NodePort), Affinity: affinity,
@@ -72,7 +83,7 @@ func ports(svc *corev1.Service, slices []*discoveryv1.EndpointSlice, node string
 			Internal: all, External: all, KeepSource: externalLocal,
 		}
 		if internalLocal || externalLocal {
-			local := endpoints(slices, sp, node)
+			local := endpoints(slices, sp, here, true)
 			if internalLocal {
 				p.Internal = local
 			}
@@ -85,10 +96,11 @@ func ports(svc *corev1.Service, slices []*discoveryv1.EndpointSlice, node string
 	return out
 }
 
-// endpoints of a port, on a node or (empty) anywhere: the ready ones or, where there are none,
-// those that still serve while they terminate (KEP-1669).
-func endpoints(all []*discoveryv1.EndpointSlice, sp *corev1.ServicePort, node string) []netip.AddrPort {
+// endpoints of a port, on this node or anywhere: the ready ones, the nearest if they are
+// hinted, or, where there are none, those that still serve while they terminate (KEP-1669).
+func endpoints(all []*discoveryv1.EndpointSlice, sp *corev1.ServicePort, here where, local bool) []netip.AddrPort {
 	var ready, leaving []netip.AddrPort
+	near := newNearest(here)
 	for _, s := range all {
 		port, ok := slicePort(s, sp)
 		if !ok {
@@ -96,7 +108,7 @@ func endpoints(all []*discoveryv1.EndpointSlice, sp *corev1.ServicePort, node st
 		}
 		for i := range s.Endpoints {
 			e := &s.Endpoints[i]
-			if node != "" && (e.NodeName == nil || *e.NodeName != node) {
+			if local && (e.NodeName == nil || *e.NodeName != here.node) {
 				continue
 			}
 			// Only the first address counts, as the API says.
@@ -111,6 +123,7 @@ func endpoints(all []*discoveryv1.EndpointSlice, sp *corev1.ServicePort, node st
 			switch {
 			case e.Conditions.Ready == nil || *e.Conditions.Ready:
 				ready = append(ready, ap)
+				near.add(e.Hints, ap)
 			case isTrue(e.Conditions.Serving) && isTrue(e.Conditions.Terminating):
 				leaving = append(leaving, ap)
 			}
@@ -118,9 +131,47 @@ func endpoints(all []*discoveryv1.EndpointSlice, sp *corev1.ServicePort, node st
 	}
 	if len(ready) == 0 {
 		ready = leaving
+	} else if hinted := near.pick(); !local && hinted != nil {
+		ready = hinted
 	}
 	slices.SortFunc(ready, netip.AddrPort.Compare)
 	return slices.Compact(ready)
+}
+
+// nearest collects the endpoints that hints give to a node or its zone. Hints count only
+// if every ready endpoint has them: a part of them says nothing about the rest
+// (KEP-2433, KEP-3015).
+type nearest struct {
+	here               where
+	onNode, inZone     []netip.AddrPort
+	allNodes, allZones bool
+}
+
+func newNearest(here where) *nearest { return &nearest{here: here, allNodes: true, allZones: true} }
+
+func (n *nearest) add(h *discoveryv1.EndpointHints, ap netip.AddrPort) {
+	if h == nil {
+		h = &discoveryv1.EndpointHints{}
+	}
+	n.allNodes = n.allNodes && len(h.ForNodes) > 0
+	n.allZones = n.allZones && len(h.ForZones) > 0
+	if slices.Contains(h.ForNodes, discoveryv1.ForNode{Name: n.here.node}) {
+		n.onNode = append(n.onNode, ap)
+	}
+	if n.here.zone != "" && slices.Contains(h.ForZones, discoveryv1.ForZone{Name: n.here.zone}) {
+		n.inZone = append(n.inZone, ap)
+	}
+}
+
+// pick is nil where hints decide nothing.
+func (n *nearest) pick() []netip.AddrPort {
+	switch {
+	case n.allNodes && len(n.onNode) > 0:
+		return n.onNode
+	case n.allZones && len(n.inZone) > 0:
+		return n.inZone
+	}
+	return nil
 }
 
 func slicePort(s *discoveryv1.EndpointSlice, sp *corev1.ServicePort) (uint16, bool) {

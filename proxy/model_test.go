@@ -3,6 +3,7 @@ package proxy
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -27,6 +28,16 @@ func TestPorts(t *testing.T) {
 			Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, NodePort: 30001}}}}
 		change(&s.Spec)
 		return s
+	}
+	hinted := func(e discoveryv1.Endpoint, nodes, zones string) discoveryv1.Endpoint {
+		e.Hints = &discoveryv1.EndpointHints{}
+		for _, n := range strings.Fields(nodes) {
+			e.Hints.ForNodes = append(e.Hints.ForNodes, discoveryv1.ForNode{Name: n})
+		}
+		for _, z := range strings.Fields(zones) {
+			e.Hints.ForZones = append(e.Hints.ForZones, discoveryv1.ForZone{Name: z})
+		}
+		return e
 	}
 	same := func(*corev1.ServiceSpec) {}
 	local := corev1.ServiceInternalTrafficPolicyLocal
@@ -53,6 +64,21 @@ func TestPorts(t *testing.T) {
 		{name: "internalTrafficPolicy Local", svc: service(func(s *corev1.ServiceSpec) { s.InternalTrafficPolicy = &local }),
 			slices:   []*discoveryv1.EndpointSlice{slice(80, up("10.1.0.1", "a"), up("10.1.0.2", "b"))},
 			internal: []string{"10.1.0.1:80"}, external: []string{"10.1.0.1:80", "10.1.0.2:80"}},
+		{name: "hints for this node", svc: service(same),
+			slices:   []*discoveryv1.EndpointSlice{slice(80, hinted(up("10.1.0.1", "a"), "a", "z1"), hinted(up("10.1.0.2", "b"), "b", "z1"))},
+			internal: []string{"10.1.0.1:80"}, external: []string{"10.1.0.1:80"}},
+		{name: "hints for its zone, none for it", svc: service(same),
+			slices:   []*discoveryv1.EndpointSlice{slice(80, hinted(up("10.1.0.2", "b"), "b", "z0 z1"), hinted(up("10.1.0.3", "c"), "c", "z2"))},
+			internal: []string{"10.1.0.2:80"}, external: []string{"10.1.0.2:80"}},
+		{name: "an endpoint without hints: no hints", svc: service(same),
+			slices:   []*discoveryv1.EndpointSlice{slice(80, hinted(up("10.1.0.1", "a"), "a", "z1"), up("10.1.0.2", "b"))},
+			internal: []string{"10.1.0.1:80", "10.1.0.2:80"}, external: []string{"10.1.0.1:80", "10.1.0.2:80"}},
+		{name: "hints for others only: no hints", svc: service(same),
+			slices:   []*discoveryv1.EndpointSlice{slice(80, hinted(up("10.1.0.2", "b"), "b", "z2"))},
+			internal: []string{"10.1.0.2:80"}, external: []string{"10.1.0.2:80"}},
+		{name: "policy Local knows no hints", svc: service(func(s *corev1.ServiceSpec) { s.InternalTrafficPolicy = &local }),
+			slices:   []*discoveryv1.EndpointSlice{slice(80, hinted(up("10.1.0.1", "a"), "", "z2"), hinted(up("10.1.0.2", "b"), "", "z1"))},
+			internal: []string{"10.1.0.1:80"}, external: []string{"10.1.0.2:80"}},
 		{name: "affinity without a timeout", svc: service(func(s *corev1.ServiceSpec) { s.SessionAffinity = corev1.ServiceAffinityClientIP }),
 			check: func(p Port) bool { return p.Affinity == 3*time.Hour }},
 		{name: "a load balancer's address", svc: func() *corev1.Service {
@@ -66,7 +92,7 @@ func TestPorts(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := ports(c.svc, c.slices, "a")
+			got := ports(c.svc, c.slices, where{"a", "z1"})
 			if len(got) != 1 {
 				t.Fatalf("%d ports", len(got))
 			}
@@ -87,9 +113,14 @@ func TestPorts(t *testing.T) {
 	for name, s := range map[string]*corev1.Service{
 		"headless": service(func(s *corev1.ServiceSpec) { s.ClusterIP = corev1.ClusterIPNone }),
 		"external": service(func(s *corev1.ServiceSpec) { s.Type = corev1.ServiceTypeExternalName }),
-		"gone":     nil,
+		"another proxy's": func() *corev1.Service {
+			s := service(same)
+			s.Labels = map[string]string{proxyNameLabel: "other"}
+			return s
+		}(),
+		"gone": nil,
 	} {
-		if got := ports(s, nil, "a"); got != nil {
+		if got := ports(s, nil, where{node: "a"}); got != nil {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

@@ -51,6 +51,7 @@ type Proxy struct {
 
 	mu    sync.Mutex
 	dirty map[string]bool
+	zone  string
 
 	current map[string][]Port // as programmed; the loop's own
 }
@@ -115,6 +116,24 @@ func (p *Proxy) touch(o any) {
 	p.mu.Lock()
 	p.dirty[key] = true
 	p.mu.Unlock()
+	select {
+	case p.kick <- struct{}{}:
+	default:
+	}
+}
+
+// SetZone gives the node's zone (its label topology.kubernetes.io/zone), which endpoints
+// are hinted for; unset, zone hints count for nothing.
+func (p *Proxy) SetZone(zone string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if zone == p.zone {
+		return
+	}
+	p.zone = zone
+	for _, key := range p.svcs.ListKeys() {
+		p.dirty[key] = true
+	}
 	select {
 	case p.kick <- struct{}{}:
 	default:
@@ -215,7 +234,10 @@ func (p *Proxy) portsOf(key string) []Port {
 	for i, s := range objs {
 		eps[i] = s.(*discoveryv1.EndpointSlice)
 	}
-	return ports(o.(*corev1.Service), eps, p.cfg.NodeName)
+	p.mu.Lock()
+	here := where{p.cfg.NodeName, p.zone}
+	p.mu.Unlock()
+	return ports(o.(*corev1.Service), eps, here)
 }
 
 // forget drops UDP flows that go where their port no longer sends: without a reset,
