@@ -44,7 +44,7 @@ func roleBindings() *api.Resource {
 func bindingColumns(kind, roleRef string) []metav1.TableColumnDefinition {
 	return []metav1.TableColumnDefinition{
 		api.NameColumn(),
-		api.Column("Role", "string", roleRef, 0),
+		api.Column("Role", "string", strings.TrimSuffix(roleRef, " This field is immutable."), 0),
 		api.AgeColumn(),
 		api.Column("Users", "string", "Users in the "+kind, api.Wide),
 		api.Column("Groups", "string", "Groups in the "+kind, api.Wide),

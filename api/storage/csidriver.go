@@ -33,6 +33,8 @@ func csiDrivers() *api.Resource {
 		NewList:     func() runtime.Object { return &storagev1.CSIDriverList{} },
 		Default:     api.Defaults(defaultCSIDriver),
 		Strategy: api.Strategy{
+			// Generations of drivers count changes only: upstream sets none at first.
+			PrepareCreate: api.OnCreate(func(d *storagev1.CSIDriver) { d.Generation = 0 }),
 			Validate: api.Check(func(d *storagev1.CSIDriver) field.ErrorList {
 				return validateCSIDriverSpec(&d.Spec, field.NewPath("spec"))
 			}),
