@@ -40,12 +40,13 @@ type Controller struct {
 	pods      corelisters.PodLister
 	endpoints corelisters.EndpointsLister //nolint:staticcheck // deprecated, and still served
 	writes    *controller.Writes[controller.Key]
+	pace      *controller.Pace[controller.Key]
 }
 
 // New makes the controller.
 func New(cfg controller.Config) (*Controller, error) {
 	core := cfg.Informers.Core().V1()
-	c := &Controller{cfg: cfg, services: core.Services().Lister(), pods: core.Pods().Lister(), endpoints: core.Endpoints().Lister(), writes: controller.NewWrites[controller.Key](cfg.Clock)}
+	c := &Controller{cfg: cfg, services: core.Services().Lister(), pods: core.Pods().Lister(), endpoints: core.Endpoints().Lister(), writes: controller.NewWrites[controller.Key](cfg.Clock), pace: controller.NewPace[controller.Key](cfg.Clock)}
 	c.loop = controller.NewLoop("endpoints-controller", 5, cfg.Clock, cfg.Logger, c.reconcile)
 	return c, errors.Join(
 		controller.Watch(c.loop, core.Services().Informer(), controller.Enqueue[*corev1.Service](c.loop)),
@@ -101,6 +102,9 @@ func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Du
 	pods, err := services.Pods(c.pods, service)
 	if err != nil {
 		return 0, fmt.Errorf("listing pods: %w", err)
+	}
+	if wait := c.pace.Wait(key, len(pods)); wait > 0 {
+		return wait, nil
 	}
 	next := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 	if exists {

@@ -36,6 +36,7 @@ type Controller struct {
 	slices   cache.Indexer
 	expect   *expectations.Set[controller.Key]
 	writes   *controller.Writes[controller.Key] // of slices
+	pace     *controller.Pace[controller.Key]
 }
 
 // New makes the controller.
@@ -59,6 +60,7 @@ func New(cfg controller.Config) (*Controller, error) {
 		slices:   slices.GetIndexer(),
 		expect:   expectations.New[controller.Key](cfg.Clock),
 		writes:   controller.NewWrites[controller.Key](cfg.Clock),
+		pace:     controller.NewPace[controller.Key](cfg.Clock),
 	}
 	c.loop = controller.NewLoop(name, 5, cfg.Clock, cfg.Logger, c.reconcile)
 	return c, errors.Join(
@@ -146,6 +148,9 @@ func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Du
 	s := state{service: service, node: c.node}
 	if s.pods, err = services.Pods(c.pods, service); err != nil {
 		return 0, fmt.Errorf("listing pods: %w", err)
+	}
+	if wait := c.pace.Wait(key, len(s.pods)); wait > 0 {
+		return wait, nil
 	}
 	found, err := c.slices.ByIndex(byService, key.String())
 	if err != nil {

@@ -33,6 +33,7 @@ type Controller struct {
 	control ownership.Pods
 	expect  *expectations.Set[controller.Key]
 	writes  *controller.Writes[controller.Key]
+	pace    *controller.Pace[controller.Key]
 	// terminating: the kind's status counts terminating pods (KEP-3973).
 	terminating bool
 }
@@ -56,6 +57,7 @@ func newController(name string, cfg controller.Config, k kind, terminating bool)
 		control:     ownership.Pods{Client: cfg.Client, Events: cfg.Events},
 		expect:      expectations.New[controller.Key](cfg.Clock),
 		writes:      controller.NewWrites[controller.Key](cfg.Clock),
+		pace:        controller.NewPace[controller.Key](cfg.Clock),
 		terminating: terminating,
 	}
 	c.loop = controller.NewLoop(name, 5, cfg.Clock, cfg.Logger, c.reconcile)
@@ -154,6 +156,9 @@ func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Du
 	}
 	if c.writes.Behind(key, set.obj) {
 		return 0, nil
+	}
+	if wait := c.pace.Wait(key, int(max(set.replicas, set.status.Replicas))); wait > 0 {
+		return wait, nil
 	}
 	met := c.expect.Met(key)
 	s, err := c.observe(ctx, set)
