@@ -106,8 +106,9 @@ func newControlPlane(c *Config, p Paths, creds *Credentials, log *slog.Logger) (
 		return nil, err
 	}
 	var server *apiserver.Server
+	caller := webhook.New(caches)
 	plugins, err := admission.New(admission.Config{
-		Caches: caches, Authorizer: rights, Scheme: scheme, Caller: webhook.New(caches),
+		Caches: caches, Authorizer: rights, Scheme: scheme, Caller: caller,
 		Catalog: func() match.Catalog { return server.Registry() },
 		Extra:   []seams.Admission{rights.Escalation()}, Log: log.With("component", "admission"),
 	})
@@ -153,7 +154,7 @@ func newControlPlane(c *Config, p Paths, creds *Credentials, log *slog.Logger) (
 	if err != nil {
 		return nil, err
 	}
-	definitions, err := crd.New(crd.Config{Caches: caches, Registry: server.Registry(), Log: log.With("component", "crd")})
+	definitions, err := crd.New(crd.Config{Caches: caches, Registry: server.Registry(), Caller: caller, Log: log.With("component", "crd")})
 	if err != nil {
 		return nil, err
 	}

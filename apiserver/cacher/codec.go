@@ -95,7 +95,10 @@ func (c *codec) decode(raw []byte, rev int64) (api.Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	obj.GetObjectKind().SetGroupVersionKind(c.gvk)
+	// A custom object names the version it was stored in, and Default knows what follows from that.
+	if !c.custom || c.api.Default == nil {
+		obj.GetObjectKind().SetGroupVersionKind(c.gvk)
+	}
 	if c.api.Default != nil {
 		c.api.Default(obj)
 	}

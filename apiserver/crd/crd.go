@@ -28,6 +28,7 @@ import (
 	"github.com/skiff-k8s/skiff/apiserver/cacher"
 	"github.com/skiff-k8s/skiff/apiserver/lookup"
 	"github.com/skiff-k8s/skiff/apiserver/seams"
+	"github.com/skiff-k8s/skiff/apiserver/webhook"
 )
 
 // Caches are those that resources can be added to.
@@ -47,7 +48,9 @@ type Registry interface {
 type Config struct {
 	Caches   Caches
 	Registry Registry
-	Log      *slog.Logger
+	// Caller reaches conversion webhooks; nil: definitions that have one are not served.
+	Caller *webhook.Caller
+	Log    *slog.Logger
 	// Clock defaults to the real one.
 	Clock clock.Clock
 }
@@ -323,7 +326,7 @@ func (c *Controller) serve(d *apiextensionsv1.CustomResourceDefinition) error {
 		apiequality.Semantic.DeepEqual(old.names, d.Status.AcceptedNames) && apiequality.Semantic.DeepEqual(old.spec, d.Spec) {
 		return nil
 	}
-	cached, versions, err := build(d)
+	cached, versions, err := build(d, c.Caller)
 	if err != nil {
 		return fmt.Errorf("build resource: %w", err)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/skiff-k8s/skiff/apiserver"
 	"github.com/skiff-k8s/skiff/apiserver/crd"
 	"github.com/skiff-k8s/skiff/apiserver/servertest"
+	"github.com/skiff-k8s/skiff/apiserver/webhook"
 )
 
 type cluster struct {
@@ -36,7 +37,7 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	s := servertest.New(t, func(c *apiserver.Config) { c.Hooks = append(c.Hooks, crd.Hooks(nil)) })
-	ctl, err := crd.New(crd.Config{Caches: s.Caches, Registry: s.Registry()})
+	ctl, err := crd.New(crd.Config{Caches: s.Caches, Registry: s.Registry(), Caller: webhook.New(s.Caches)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -439,6 +440,19 @@ func TestVersions(t *testing.T) {
 	if len(d.Status.StoredVersions) != 2 {
 		t.Errorf("stored versions %v", d.Status.StoredVersions)
 	}
+	defer func() {
+		for _, v := range []string{"v1", "v2"} {
+			l, err := c.of(v).List(c.ctx, metav1.ListOptions{})
+			if err != nil || len(l.Items) != 2 {
+				t.Fatalf("list in %s: %v, %v", v, l, err)
+			}
+			for _, o := range l.Items {
+				if o.GetAPIVersion() != "example.com/"+v {
+					t.Errorf("list in %s has %s in %s", v, o.GetName(), o.GetAPIVersion())
+				}
+			}
+		}
+	}()
 	for {
 		a, err = c.of("v2").Get(c.ctx, "a", metav1.GetOptions{})
 		if err == nil && a.Object["extra"] == "x" {

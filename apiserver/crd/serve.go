@@ -14,14 +14,21 @@ import (
 
 	"github.com/skiff-k8s/skiff/api"
 	"github.com/skiff-k8s/skiff/apiserver/seams"
+	"github.com/skiff-k8s/skiff/apiserver/webhook"
 )
 
 // build turns a definition into the resource that is cached and stored, in the storage
 // version, and the versions that are served.
-func build(crd *apiextensionsv1.CustomResourceDefinition) (*api.Resource, []*seams.Served, error) {
-	if c := crd.Spec.Conversion; c != nil && c.Strategy != apiextensionsv1.NoneConverter {
-		return nil, nil, fmt.Errorf("conversion strategy %q is not supported yet, use %q", c.Strategy, apiextensionsv1.NoneConverter)
+//
+// Objects stay in the store in the version they were written in. The cache holds them in the
+// storage version if only apiVersion tells the versions apart; else as they are, since what a
+// webhook makes of them may fail and then must fail the requests that need it.
+func build(crd *apiextensionsv1.CustomResourceDefinition, caller *webhook.Caller) (*api.Resource, []*seams.Served, error) {
+	convert, err := converterOf(crd, caller)
+	if err != nil {
+		return nil, nil, err
 	}
+	mixed := crd.Spec.Conversion != nil && crd.Spec.Conversion.Strategy == apiextensionsv1.WebhookConverter
 	names := &crd.Status.AcceptedNames
 	if names.Plural == "" || names.Kind == "" {
 		return nil, nil, errors.New("the names have not been accepted")
@@ -42,7 +49,15 @@ func build(crd *apiextensionsv1.CustomResourceDefinition) (*api.Resource, []*sea
 		return nil, nil, errors.New("no version is stored")
 	}
 	cached := resourceOf(crd, stored)
-	cached.Default = stored.read
+	cached.Default = func(obj runtime.Object) {
+		u := obj.(*unstructured.Unstructured)
+		if !mixed {
+			u.SetGroupVersionKind(stored.gvk)
+			stored.read(u)
+		} else if i := slices.IndexFunc(versions, func(v *version) bool { return v.gvk == u.GroupVersionKind() }); i >= 0 {
+			versions[i].read(u)
+		}
+	}
 	var served []*seams.Served
 	for _, v := range versions {
 		if !v.Served {
@@ -56,7 +71,10 @@ func build(crd *apiextensionsv1.CustomResourceDefinition) (*api.Resource, []*sea
 			OpenAPI:  v.openAPI,
 		}
 		if v != stored {
-			s.FromStored, s.ToStored = converted(v), converted(stored)
+			s.ToStored = convert.converted(stored)
+		}
+		if v != stored || mixed {
+			s.FromStored = convert.converted(v)
 		}
 		if v.Deprecated {
 			s.Deprecated = deprecation(crd, v)
@@ -102,21 +120,6 @@ func resourceOf(crd *apiextensionsv1.CustomResourceDefinition, v *version) *api.
 	r.FieldLabels, r.Fields = v.selectable()
 	r.Columns, r.Row = v.table()
 	return r
-}
-
-// converted makes an object of another version one of v, by the strategy None: only
-// apiVersion changes, then v's schema applies.
-func converted(v *version) func(runtime.Object) (runtime.Object, error) {
-	return func(obj runtime.Object) (runtime.Object, error) {
-		u, ok := obj.(*unstructured.Unstructured)
-		if !ok {
-			return nil, fmt.Errorf("convert a %T to %s", obj, v.gvk)
-		}
-		u = u.DeepCopy()
-		u.SetGroupVersionKind(v.gvk)
-		v.read(u)
-		return u, nil
-	}
 }
 
 func deprecation(crd *apiextensionsv1.CustomResourceDefinition, v *version) string {
