@@ -114,7 +114,7 @@ func validateSpec(s, old *policyv1.PodDisruptionBudgetSpec, p *field.Path) field
 	errs = append(errs, validateAmount(s.MinAvailable, p.Child("minAvailable"))...)
 	errs = append(errs, validateAmount(s.MaxUnavailable, p.Child("maxUnavailable"))...)
 	opts := metav1validation.LabelSelectorValidationOptions{
-		AllowInvalidLabelValueInSelector: old != nil && metav1validation.LabelSelectorHasInvalidLabelValue(old.Selector)}
+		AllowInvalidLabelValueInSelector: old != nil && len(metav1validation.ValidateLabelSelector(old.Selector, metav1validation.LabelSelectorValidationOptions{}, nil)) > 0}
 	errs = append(errs, metav1validation.ValidateLabelSelector(s.Selector, opts, p.Child("selector"))...)
 	if u := s.UnhealthyPodEvictionPolicy; u != nil {
 		valid := []policyv1.UnhealthyPodEvictionPolicyType{policyv1.AlwaysAllow, policyv1.IfHealthyBudget}

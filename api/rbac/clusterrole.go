@@ -1,6 +1,8 @@
 package rbac
 
 import (
+	"slices"
+
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
@@ -23,7 +25,9 @@ func clusterRoles() *api.Resource {
 				return validateClusterRole(r, false)
 			}),
 			ValidateUpdate: api.CheckUpdate(func(r, old *rbacv1.ClusterRole) field.ErrorList {
-				return validateClusterRole(r, len(validateAggregation(old, false)) > 0)
+				return validateClusterRole(r, old.AggregationRule != nil && slices.ContainsFunc(old.AggregationRule.ClusterRoleSelectors, func(s metav1.LabelSelector) bool {
+					return len(metav1validation.ValidateLabelSelector(&s, metav1validation.LabelSelectorValidationOptions{}, nil)) > 0
+				}))
 			}),
 			CreateOnUpdate: true,
 		},
