@@ -118,7 +118,7 @@ type Strategy struct {
 	DefaultGC metav1.DeletionPropagation
 	// Canonicalize normalises after validation. nil: nothing.
 	Canonicalize func(obj runtime.Object)
-	// IgnoredApplyPaths are top-level fields this endpoint does not own in server-side
+	// IgnoredApplyPaths are (dotted) fields this endpoint does not own in server-side
 	// apply ("status" on the main endpoint; "spec" on status; nil: "status" when the
 	// resource has a status subresource).
 	IgnoredApplyPaths []string

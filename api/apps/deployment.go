@@ -65,7 +65,7 @@ func deployments() *api.Resource {
 					d.Spec, d.Labels = old.Spec, old.Labels
 				}),
 				ValidateUpdate:    api.CheckUpdate(validateDeploymentStatusUpdate),
-				IgnoredApplyPaths: []string{"spec"},
+				IgnoredApplyPaths: []string{"spec", "metadata.labels"},
 			},
 		}},
 		Scale: &api.Scale{

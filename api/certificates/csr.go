@@ -54,7 +54,7 @@ func certificateSigningRequests(now func() metav1.Time) *api.Resource {
 				ValidateUpdate: api.CheckUpdate(func(c, old *certificatesv1.CertificateSigningRequest) field.ErrorList {
 					return validateCSRUpdate(c, old, mayChange{approval: true})
 				}),
-				IgnoredApplyPaths: []string{"spec"},
+				IgnoredApplyPaths: []string{"spec", "status.certificate"},
 			},
 		}, {
 			Name: "status", Verbs: verbs,
@@ -68,7 +68,7 @@ func certificateSigningRequests(now func() metav1.Time) *api.Resource {
 				ValidateUpdate: api.CheckUpdate(func(c, old *certificatesv1.CertificateSigningRequest) field.ErrorList {
 					return validateCSRUpdate(c, old, mayChange{certificate: true})
 				}),
-				IgnoredApplyPaths: []string{"spec"},
+				IgnoredApplyPaths: []string{"spec", "status.conditions"},
 			},
 		}},
 		Fields: api.Selectable(func(c *certificatesv1.CertificateSigningRequest) fields.Set {

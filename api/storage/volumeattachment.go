@@ -41,10 +41,12 @@ func volumeAttachments() *api.Resource {
 		}),
 		Strategy: api.Strategy{
 			PrepareCreate: api.OnCreate(func(a *storagev1.VolumeAttachment) { a.Status = storagev1.VolumeAttachmentStatus{} }),
-			Validate:      api.Check(validateAttachment),
+			Validate: api.Check(func(a *storagev1.VolumeAttachment) field.ErrorList {
+				return validateAttachment(a, validateAttacher)
+			}),
 			PrepareUpdate: api.OnUpdate(func(a, old *storagev1.VolumeAttachment) { a.Status = old.Status }),
 			ValidateUpdate: api.CheckUpdate(func(a, old *storagev1.VolumeAttachment) field.ErrorList {
-				errs := validateAttachment(a)
+				errs := validateAttachment(a, validateDriverName)
 				return append(errs, api.Immutable(a.Spec, old.Spec, field.NewPath("spec"))...)
 			}),
 			RequireRevision: true,
@@ -56,7 +58,9 @@ func volumeAttachments() *api.Resource {
 					a.Spec = old.Spec
 					metav1.ResetObjectMetaForStatus(&a.ObjectMeta, &old.ObjectMeta)
 				}),
-				ValidateUpdate:    api.CheckUpdate(func(a, _ *storagev1.VolumeAttachment) field.ErrorList { return validateAttachment(a) }),
+				ValidateUpdate: api.CheckUpdate(func(a, _ *storagev1.VolumeAttachment) field.ErrorList {
+					return validateAttachment(a, validateDriverName)
+				}),
 				RequireRevision:   true,
 				IgnoredApplyPaths: []string{"metadata", "spec"},
 			},
@@ -76,9 +80,10 @@ func volumeAttachments() *api.Resource {
 	}
 }
 
-func validateAttachment(a *storagev1.VolumeAttachment) field.ErrorList {
+// validateAttachment words what is wrong with the attacher differently where it is new.
+func validateAttachment(a *storagev1.VolumeAttachment, attacher func(string, *field.Path) field.ErrorList) field.ErrorList {
 	p := field.NewPath("spec")
-	errs := validateAttacher(a.Spec.Attacher, p.Child("attacher"))
+	errs := attacher(a.Spec.Attacher, p.Child("attacher"))
 	errs = append(errs, validateSource(&a.Spec.Source, p.Child("source"))...)
 	errs = append(errs, invalid(a.Spec.NodeName, validation.IsDNS1123Subdomain(a.Spec.NodeName), p.Child("nodeName"))...)
 	s := field.NewPath("status")
