@@ -103,7 +103,7 @@ func computeActions(pod *corev1.Pod, rt *cri.Pod, pv probeView, limits func(*cor
 				k.Message, restart = fmt.Sprintf("Container %s resize requires restart", c.Name), true
 				break
 			} else if needed {
-				a.Update = append(a.Update, update{st.ID, c, want})
+				a.Update = append(a.Update, update{st.ID, c, want, st.Resources.MemoryLimitInBytes})
 			}
 			keep++
 			continue
@@ -218,7 +218,7 @@ func initActions(pod *corev1.Pod, rt *cri.Pod, pv probeView, limits func(*corev1
 					a.Kill = append(a.Kill, kill{st.ID, c, fmt.Sprintf("Container %s resize requires restart", c.Name), killOther})
 					start[i] = true
 				} else if needed {
-					a.Update = append(a.Update, update{st.ID, c, want})
+					a.Update = append(a.Update, update{st.ID, c, want, st.Resources.MemoryLimitInBytes})
 				}
 			}
 		case cri.StateExited:

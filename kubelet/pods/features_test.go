@@ -103,6 +103,22 @@ func TestResize(t *testing.T) {
 		t.Errorf("%+v", cs)
 	}
 	run = h.rt.Containers("c")[0]
+	// Less than it uses (20 MiB): it stays as well.
+	p = h.get("a")
+	p.Spec.Containers[0].ResizePolicy = nil
+	if _, err := h.client.CoreV1().Pods("ns").Update(context.Background(), p, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	resize(11, list("500m", "10Mi"), list("1", "10Mi"))
+	p = h.waitPod("a", "below its use", func(p *corev1.Pod) bool {
+		c := condition(p.Status.Conditions, corev1.PodResizeInProgress)
+		return c != nil && c.Reason == corev1.PodReasonError
+	})
+	if c := condition(p.Status.Conditions, corev1.PodResizeInProgress); !strings.Contains(c.Message, "memory limit (10485760) below current usage (20971520)") || p.Status.ContainerStatuses[0].Resources.Limits.Memory().String() != "210Mi" {
+		t.Errorf("%+v %+v", c, p.Status.ContainerStatuses[0].Resources)
+	}
+	resize(12, list("500m", "60Mi"), list("1", "210Mi"))
+	h.waitPod("a", "as before", func(p *corev1.Pod) bool { return condition(p.Status.Conditions, corev1.PodResizeInProgress) == nil })
 	// More than the node has: it stays as it is, and says so.
 	resize(13, list("9", "60Mi"), list("9", "200Mi"))
 	p = h.waitPod("a", "refused", func(p *corev1.Pod) bool {

@@ -227,6 +227,7 @@ type update struct {
 	ID        string
 	Container *corev1.Container
 	Want      *runtimeapi.LinuxContainerResources
+	Have      int64 // memory limit so far; 0: none
 }
 
 // resizeOf tells whether a running container needs other limits, and whether that
@@ -246,35 +247,82 @@ func resizeOf(c *corev1.Container, st *cri.Container, want *runtimeapi.LinuxCont
 	return cpu || memory, restart
 }
 
-// applyResizes gives running containers their limits: the pod's group grows
-// before its containers and shrinks after them.
-func (w *worker) applyResizes(ctx context.Context, pod *corev1.Pod, updates []update) error {
-	fail := func(err error) error {
-		if w.resize.failure == "" {
-			w.m.podEvent(pod, corev1.EventTypeWarning, "ResizeError", "Pod resize error: "+cri.Message(err))
-		}
-		w.resize.failure = cri.Message(err)
-		return err
+// growGroup makes room in the pod's group for what its containers are to get: a
+// group's child can't have more than the group.
+func (w *worker) growGroup(pod *corev1.Pod) error {
+	next := w.groupLimits(pod)
+	if w.m.cfg.Cgroups == nil || next == w.resize.group {
+		return nil
 	}
-	next := criconfig.PodLimits(pod, w.m.cfg.CRINode().CPUQuota, w.m.cfg.PodPidsLimit)
-	name := criconfig.PodCgroup(w.m.cfg.CgroupParent, pod)
-	if w.m.cfg.Cgroups != nil {
-		if err := w.m.cfg.Cgroups.Limit(name, widest(w.resize.group, next)); err != nil {
-			return fail(err)
+	if err := w.m.cfg.Cgroups.Limit(criconfig.PodCgroup(w.m.cfg.CgroupParent, pod), widest(w.resize.group, next)); err != nil {
+		return w.resizeFailed(pod, err)
+	}
+	return nil
+}
+
+// settleGroup gives the pod's group its own limits again, once all containers have theirs.
+func (w *worker) settleGroup(pod *corev1.Pod) error {
+	next := w.groupLimits(pod)
+	if w.m.cfg.Cgroups != nil && next != w.resize.group {
+		if err := w.m.cfg.Cgroups.Limit(criconfig.PodCgroup(w.m.cfg.CgroupParent, pod), exact(next)); err != nil {
+			return w.resizeFailed(pod, err)
+		}
+	}
+	w.resize.group = next
+	return nil
+}
+
+func (w *worker) groupLimits(pod *corev1.Pod) cgroup.Limits {
+	return criconfig.PodLimits(pod, w.m.cfg.CRINode().CPUQuota, w.m.cfg.PodPidsLimit)
+}
+
+func (w *worker) resizeFailed(pod *corev1.Pod, err error) error {
+	msg := cri.Message(err)
+	if w.resize.failure == "" {
+		w.m.podEvent(pod, corev1.EventTypeWarning, "ResizeError", "Pod resize error: "+msg)
+	}
+	w.resize.failure = msg
+	return err
+}
+
+// applyResizes gives running containers their limits.
+func (w *worker) applyResizes(ctx context.Context, pod *corev1.Pod, updates []update) error {
+	for _, u := range updates {
+		if err := w.roomBelow(ctx, u); err != nil {
+			return w.resizeFailed(pod, fmt.Errorf("cannot decrease memory limits: %w", err))
 		}
 	}
 	for _, u := range updates {
 		if _, err := w.m.cfg.CRI.Runtime.UpdateContainerResources(ctx, &runtimeapi.UpdateContainerResourcesRequest{ContainerId: u.ID, Linux: u.Want}); err != nil {
-			return fail(fmt.Errorf("resize container %s: %w", u.Container.Name, err))
+			return w.resizeFailed(pod, fmt.Errorf("resize container %s: %w", u.Container.Name, err))
 		}
 		w.m.cfg.CRI.Forget(u.ID)
 	}
-	if w.m.cfg.Cgroups != nil {
-		if err := w.m.cfg.Cgroups.Limit(name, exact(next)); err != nil {
-			return fail(err)
-		}
+	w.resize.failure = ""
+	return nil
+}
+
+// roomBelow refuses a memory limit that the container exceeds already: the kernel
+// would kill it (or, on version 1, refuse).
+func (w *worker) roomBelow(ctx context.Context, u update) error {
+	if u.Want.MemoryLimitInBytes <= 0 || u.Have > 0 && u.Want.MemoryLimitInBytes >= u.Have {
+		return nil
 	}
-	w.resize.group, w.resize.failure = next, ""
+	resp, err := w.m.cfg.CRI.Runtime.ContainerStats(ctx, &runtimeapi.ContainerStatsRequest{ContainerId: u.ID})
+	if cri.Unimplemented(err) {
+		return nil // the kernel decides
+	}
+	if err != nil {
+		return fmt.Errorf("read memory usage of container %q: %w", u.Container.Name, err)
+	}
+	mem := resp.GetStats().GetMemory()
+	used := mem.GetUsageBytes()
+	if used == nil {
+		used = mem.GetWorkingSetBytes()
+	}
+	if used.GetValue() >= uint64(u.Want.MemoryLimitInBytes) {
+		return fmt.Errorf("attempting to set container %q memory limit (%d) below current usage (%d)", u.Container.Name, u.Want.MemoryLimitInBytes, used.GetValue())
+	}
 	return nil
 }
 

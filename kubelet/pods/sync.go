@@ -38,8 +38,18 @@ func (w *worker) sync(ctx context.Context, pod *corev1.Pod, rt *cri.Pod, st core
 	a := computeActions(pod, rt, w.m.probes, func(c *corev1.Container) *runtimeapi.LinuxContainerResources {
 		return criconfig.ContainerResources(node, pod, c)
 	})
-	if w.resize.running && w.resize.failure == "" && w.actuated(pod, a) {
-		w.resize.running = false
+	switch {
+	case !w.resize.running:
+	case !w.actuated(pod, a):
+		if err := w.growGroup(pod); err != nil {
+			w.retry()
+			w.publish(pod, w.makeStatus(pod, rt, false), false)
+			return
+		}
+	case w.settleGroup(pod) != nil:
+		w.retry()
+	default:
+		w.resize.running, w.resize.failure = false, ""
 		w.m.podEvent(pod, corev1.EventTypeNormal, "ResizeCompleted", "Pod resize completed")
 		w.publish(pod, w.makeStatus(pod, rt, false), false)
 	}
@@ -80,7 +90,7 @@ func (w *worker) report(ctx context.Context, pod *corev1.Pod) {
 func (w *worker) prepare(ctx context.Context, pod *corev1.Pod) error {
 	w.m.cfg.Objects.Register(pod)
 	if !w.setUp {
-		w.resize.group = criconfig.PodLimits(pod, w.m.cfg.CRINode().CPUQuota, w.m.cfg.PodPidsLimit)
+		w.resize.group = w.groupLimits(pod)
 		if err := w.m.ensureGroup(pod); err != nil {
 			w.m.podEvent(pod, corev1.EventTypeWarning, "FailedCreatePodContainer", fmt.Sprintf("unable to ensure pod container exists: %v", err))
 			w.retry()

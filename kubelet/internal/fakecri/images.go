@@ -77,8 +77,22 @@ func (s *Server) ListContainerStats(context.Context, *runtimeapi.ListContainerSt
 		out.Stats = append(out.Stats, &runtimeapi.ContainerStats{
 			Attributes: &runtimeapi.ContainerAttributes{Id: c.ID, Labels: c.Config.Labels, Metadata: c.Config.Metadata},
 			Cpu:        &runtimeapi.CpuUsage{Timestamp: 1, UsageCoreNanoSeconds: &runtimeapi.UInt64Value{Value: 5}},
-			Memory:     &runtimeapi.MemoryUsage{Timestamp: 1, WorkingSetBytes: &runtimeapi.UInt64Value{Value: 7}},
+			Memory:     &runtimeapi.MemoryUsage{Timestamp: 1, WorkingSetBytes: &runtimeapi.UInt64Value{Value: 7}, UsageBytes: &runtimeapi.UInt64Value{Value: 20 << 20}},
 		})
 	}
 	return out, nil
+}
+
+// ContainerStats implements the RuntimeService.
+func (s *Server) ContainerStats(ctx context.Context, r *runtimeapi.ContainerStatsRequest) (*runtimeapi.ContainerStatsResponse, error) {
+	all, err := s.ListContainerStats(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	for _, st := range all.Stats {
+		if st.Attributes.Id == r.ContainerId {
+			return &runtimeapi.ContainerStatsResponse{Stats: st}, nil
+		}
+	}
+	return nil, notFound("container", r.ContainerId)
 }
