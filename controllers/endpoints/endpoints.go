@@ -56,16 +56,23 @@ func New(cfg controller.Config) (*Controller, error) {
 				c.writes.Forget(controller.KeyOf(e))
 				c.loop.Add(controller.KeyOf(e))
 			},
-			Updated: func(_, e *corev1.Endpoints) { c.loop.Add(controller.KeyOf(e)) },
+			// Endpoints that others made are theirs: there may be no Service for them yet.
+			Updated: func(old, e *corev1.Endpoints) {
+				if own(old) || own(e) {
+					c.loop.Add(controller.KeyOf(e))
+				}
+			},
 			// Left over from when this controller did not run.
 			Added: func(e *corev1.Endpoints) {
-				if e.Labels[managedByLabel] == managedBy {
+				if own(e) {
 					c.loop.Add(controller.KeyOf(e))
 				}
 			},
 		}),
 	)
 }
+
+func own(e *corev1.Endpoints) bool { return e.Labels[managedByLabel] == managedBy }
 
 // Run reconciles until ctx ends.
 func (c *Controller) Run(ctx context.Context) error { return c.loop.Run(ctx) }
