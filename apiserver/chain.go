@@ -26,7 +26,11 @@ const requestTimeout = 60 * time.Second
 
 // chain composes the filters; a request passes them from the bottom of this function up.
 func (s *Server) chain() http.Handler {
-	h := s.authorize(http.HandlerFunc(s.route))
+	h := http.Handler(http.HandlerFunc(s.route))
+	if s.c.Aggregate != nil {
+		h = s.c.Aggregate(h, s.fail)
+	}
+	h = s.authorize(h)
 	h = s.limit(h)
 	h = s.impersonate(h)
 	if s.c.Audit != nil {

@@ -55,6 +55,9 @@ type Config struct {
 	// Paths are handlers of non-resource paths (/openid/v1/jwks …), behind
 	// authorization; one that ends in a slash has everything below it.
 	Paths map[string]http.Handler
+	// Aggregate wraps what answers requests, behind authorization: API groups of other servers.
+	// fail answers with an error as Status. May be nil.
+	Aggregate func(next http.Handler, fail func(http.ResponseWriter, *http.Request, error)) http.Handler
 	// Checks join /readyz, and /livez where they say so.
 	Checks []Check
 

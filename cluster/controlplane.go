@@ -16,6 +16,7 @@ import (
 	"github.com/skiff-k8s/skiff/apiserver"
 	"github.com/skiff-k8s/skiff/apiserver/admission"
 	"github.com/skiff-k8s/skiff/apiserver/admission/match"
+	"github.com/skiff-k8s/skiff/apiserver/aggregator"
 	"github.com/skiff-k8s/skiff/apiserver/allocate"
 	"github.com/skiff-k8s/skiff/apiserver/authn"
 	"github.com/skiff-k8s/skiff/apiserver/authz"
@@ -139,12 +140,21 @@ func newControlPlane(c *Config, p Paths, creds *Credentials, log *slog.Logger) (
 	if err != nil {
 		return nil, fmt.Errorf("listen for the API: %w", err)
 	}
+	frontProxy, err := certificate(creds.FrontProxyClient)
+	if err != nil {
+		return nil, err
+	}
+	others, err := aggregator.New(aggregator.Config{Caches: caches, Client: frontProxy, Log: log.With("component", "aggregator")})
+	if err != nil {
+		return nil, err
+	}
 	server, err = apiserver.New(apiserver.Config{
 		Caches: caches, Scheme: scheme, Resources: resources,
 		Authenticator: users, Authorizer: rights,
 		Admission: plugins, Endpoints: endpoints,
 		Hooks:         []seams.Hooks{allocator.Hooks(), crd.Hooks(clock.RealClock{})},
 		Paths:         map[string]http.Handler{authn.OpenIDConfigPath: discovery, authn.JWKSPath: discovery},
+		Aggregate:     others.Wrap,
 		Listener:      listener,
 		TLS:           &tls.Config{Certificates: []tls.Certificate{serving}, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12},
 		ServerAddress: netip.AddrPortFrom(c.NodeIP, c.APIPort).String(),
@@ -169,6 +179,7 @@ func newControlPlane(c *Config, p Paths, creds *Credentials, log *slog.Logger) (
 	group.Add(component.Member{Name: "authz", Component: rights})
 	group.Add(component.Member{Name: "allocate", Component: allocator})
 	group.Add(component.Member{Name: "crd", Component: definitions})
+	group.Add(component.Member{Name: "aggregator", Component: others})
 	group.Add(component.Member{Name: "apiserver", Component: server})
 	for _, m := range managers {
 		group.Add(m)
