@@ -47,6 +47,18 @@ func start(t testing.TB, nodes int) *Cluster {
 	return c
 }
 
+// retry reads, changes and writes again while others write in between.
+func retry(t *testing.T, f func() error) {
+	t.Helper()
+	err := f()
+	for apierrors.IsConflict(err) {
+		err = f()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // eventually polls until check returns "", and fails with what it said last.
 func eventually(t *testing.T, what string, check func() string) {
 	t.Helper()
@@ -148,18 +160,19 @@ func TestFirstLight(t *testing.T) {
 		return ""
 	})
 
-	d, err := c.Admin.AppsV1().Deployments(ns).Get(ctx, "web", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d.Annotations["deployment.kubernetes.io/revision"] != "1" {
-		t.Errorf("annotations %v", d.Annotations)
-	}
-	d.Spec.Template.Spec.Containers[0].Image = "skiff.local/hello:v2"
-	d.Spec.Replicas = ptr.To[int32](5)
-	if _, err := c.Admin.AppsV1().Deployments(ns).Update(ctx, d, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	retry(t, func() error {
+		d, err := c.Admin.AppsV1().Deployments(ns).Get(ctx, "web", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if d.Annotations["deployment.kubernetes.io/revision"] != "1" {
+			t.Errorf("annotations %v", d.Annotations)
+		}
+		d.Spec.Template.Spec.Containers[0].Image = "skiff.local/hello:v2"
+		d.Spec.Replicas = ptr.To[int32](5)
+		_, err = c.Admin.AppsV1().Deployments(ns).Update(ctx, d, metav1.UpdateOptions{})
+		return err
+	})
 	eventually(t, "rolled out and scaled", rolledOut(5))
 
 	j := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "sum"}, Spec: batchv1.JobSpec{Completions: ptr.To[int32](4), Parallelism: ptr.To[int32](2), TTLSecondsAfterFinished: ptr.To[int32](1),

@@ -58,14 +58,15 @@ func TestDaemonSet(t *testing.T) {
 	if len(nodes) != 3 || len(pods.Items) != 3 {
 		t.Errorf("%d pods on nodes %v", len(pods.Items), nodes)
 	}
-	ds, err = client.Get(ctx, "agent", metav1.GetOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ds.Spec.Template.Spec.Containers[0].Image = "v2"
-	if _, err := client.Update(ctx, ds, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	retry(t, func() error {
+		ds, err := client.Get(ctx, "agent", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		ds.Spec.Template.Spec.Containers[0].Image = "v2"
+		_, err = client.Update(ctx, ds, metav1.UpdateOptions{})
+		return err
+	})
 	eventually(t, "updated", done)
 	revisions, err := c.Admin.AppsV1().ControllerRevisions("default").List(ctx, metav1.ListOptions{})
 	if err != nil || len(revisions.Items) != 2 {
@@ -119,14 +120,15 @@ func TestStatefulSet(t *testing.T) {
 	}
 	update := func(change func(*appsv1.StatefulSet)) {
 		t.Helper()
-		s, err := client.Get(ctx, "db", metav1.GetOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		change(s)
-		if _, err := client.Update(ctx, s, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		retry(t, func() error {
+			s, err := client.Get(ctx, "db", metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			change(s)
+			_, err = client.Update(ctx, s, metav1.UpdateOptions{})
+			return err
+		})
 	}
 	update(func(s *appsv1.StatefulSet) {
 		s.Spec.Template.Spec.Containers[0].Image = "v2"

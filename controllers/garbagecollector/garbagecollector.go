@@ -28,6 +28,10 @@ const (
 	// patience is how long Run waits for all kinds to be listed before it works with
 	// those that are: a broken extension API must not stop the collector.
 	patience = 30 * time.Second
+	// settle is how long an owner that is to leave its dependents behind waits, so that
+	// those made just before are known: each kind has a watch of its own, and one that is not
+	// known would be deleted for want of an owner.
+	settle = 300 * time.Millisecond
 )
 
 // Controller is the garbage collector.
@@ -85,7 +89,7 @@ func (c *Controller) queue(w work) {
 		c.look.Add(uid)
 	}
 	for _, uid := range w.orphan {
-		c.orphans.Add(uid)
+		c.orphans.AddAfter(uid, settle)
 	}
 }
 

@@ -43,7 +43,8 @@ func (c *Controller) ownerExists(ctx context.Context, uid types.UID, o ownerClai
 	}
 	res, ok := c.watch.resourceOf(gv.WithKind(o.kind))
 	if !ok {
-		// Its kind is not served (now): nothing can be said about it.
+		// Its kind is not served, or not yet known here: nothing can be said about it.
+		c.watch.look()
 		return false, fmt.Errorf("owner %s %s of kind %s: the kind is not served", o.name, uid, gv.WithKind(o.kind))
 	}
 	if res.namespaced && o.namespace == "" {

@@ -306,6 +306,9 @@ func (w *monitor) Replace(list []any, _ string) error {
 		w.parent.gone(uid)
 	}
 	w.once.Do(func() { close(w.synced) })
+	if len(list) > 0 {
+		w.hint() // kinds that came since the last discovery
+	}
 	return nil
 }
 
@@ -314,11 +317,15 @@ func (w *monitor) Resync() error { return nil }
 
 // hint asks for discovery when kinds have changed.
 func (w *monitor) hint() {
-	if w.res.gvr.GroupResource() != crds {
-		return
+	if w.res.gvr.GroupResource() == crds {
+		w.parent.look()
 	}
+}
+
+// look asks for discovery soon.
+func (m *monitors) look() {
 	select {
-	case w.parent.refresh <- struct{}{}:
+	case m.refresh <- struct{}{}:
 	default:
 	}
 }
