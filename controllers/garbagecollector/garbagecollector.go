@@ -66,9 +66,9 @@ func (c *Controller) Run(ctx context.Context) error {
 	defer wg.Wait()
 	wg.Go(func() { c.watch.run(ctx) })
 	c.watch.waitSynced(ctx, patience)
-	var err error
-	wg.Go(func() { err = c.orphans.Run(ctx) })
-	return errors.Join(c.look.Run(ctx), err)
+	orphans := make(chan error, 1)
+	go func() { orphans <- c.orphans.Run(ctx) }()
+	return errors.Join(c.look.Run(ctx), <-orphans)
 }
 
 func (c *Controller) changed(res resource, o *metav1.PartialObjectMetadata) {
