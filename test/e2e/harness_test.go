@@ -5,7 +5,9 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -213,4 +215,28 @@ func difference(after, before []string) []string {
 		}
 	}
 	return out
+}
+
+// start runs a role by hand and returns its pid; up's clean-up ends it.
+func (c *cluster) start(t testing.TB, role string) int {
+	t.Helper()
+	cmd := exec.Command(c.skiff, role, "--data-dir", c.dir)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = cmd.Wait() }() // reaped; the lock tells whether it runs
+	return cmd.Process.Pid
+}
+
+// apiReady asks once.
+func (c *cluster) apiReady() bool {
+	client := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // only whether it answers is asked
+	resp, err := client.Get("https://127.0.0.1:6443/readyz")
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
 }
