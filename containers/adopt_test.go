@@ -2,6 +2,7 @@ package containers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -179,6 +180,10 @@ func TestReboot(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := monitorKill(filepath.Join(root, "run/containers", id)); err != nil {
+		t.Fatal(err)
+	}
+	// A machine that stops leaves a monitor no time to say how its container ended.
+	if err := os.Remove(filepath.Join(root, "containers", id, "exit.json")); err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
 	unmountAll(t, root)

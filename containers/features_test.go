@@ -55,7 +55,7 @@ func TestContainerFeatures(t *testing.T) {
 		}, "touch /mnt/x/h 2>/dev/null || echo no", "no\n"},
 		"file mount": {func(c *runtimeapi.ContainerConfig) {
 			c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/etc/one", HostPath: filepath.Join(hostDir, "f")}}
-		}, "cat /etc/one", "from host\n"},
+		}, "cat /etc/one", "from host"},
 		"proc/sys read-only": {nil, "echo 1 2>/dev/null >/proc/sys/net/ipv4/ip_forward || echo no", "no\n"},
 		"own pid namespace":  {nil, "echo $$", "1\n"},
 		"no new namespaces":  {nil, "unshare -U true 2>/dev/null || echo no", "no\n"},
@@ -82,7 +82,7 @@ func TestContainerFeatures(t *testing.T) {
 		"huge pages without a controller": {func(c *runtimeapi.ContainerConfig) {
 			c.Linux.Resources.HugepageLimits = []*runtimeapi.HugepageLimit{{PageSize: "2MB", Limit: 0}}
 		}, "echo ok", "ok\n"},
-		"no newline at the end": {nil, "printf abc", "abc\n"},
+		"no newline at the end": {nil, "printf abc", "abc"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h.t = t
