@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,6 +64,10 @@ func TestTakeOver(t *testing.T) {
 func TestLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client := fake.NewClientset()
+		var gone atomic.Bool
+		client.PrependReactor("*", "leases", func(k8stesting.Action) (bool, runtime.Object, error) {
+			return gone.Load(), nil, errors.New("api server is gone")
+		})
 		e, err := New(Config{Client: client, Name: "x", Identity: "a", Logger: slog.New(slog.DiscardHandler),
 			Run: func(ctx context.Context) error { <-ctx.Done(); return nil }})
 		if err != nil {
@@ -71,9 +76,7 @@ func TestLost(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- e.Run(t.Context()) }()
 		time.Sleep(time.Minute)
-		client.PrependReactor("*", "leases", func(k8stesting.Action) (bool, runtime.Object, error) {
-			return true, nil, errors.New("api server is gone")
-		})
+		gone.Store(true)
 		begin := time.Now()
 		if err := <-done; !errors.Is(err, ErrLost) {
 			t.Fatalf("error %v, want ErrLost", err)
