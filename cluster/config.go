@@ -170,6 +170,19 @@ func newConfig(name string) (*Config, error) {
 	}, nil
 }
 
+// followAddress takes another address when the host has lost the one that the cluster knows
+// (DHCP, a moved disk); certificates and endpoints follow at the next start.
+func (c *Config) followAddress(dir string) error {
+	has, err := netlink.HasAddress(c.NodeIP)
+	if err != nil || has {
+		return err
+	}
+	if c.NodeIP, err = netlink.DefaultAddress(); err != nil {
+		return fmt.Errorf("find this host's address: %w", err)
+	}
+	return c.save(dir)
+}
+
 func (c *Config) save(dir string) error {
 	text, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {

@@ -110,6 +110,11 @@ func prepare(p Paths, o UpOptions, s *steps) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !running {
+		if err := c.followAddress(o.Dir); err != nil {
+			return nil, err
+		}
+	}
 	if len(o.PlainHTTPRegistries) > 0 {
 		c.PlainHTTPRegistries = o.PlainHTTPRegistries
 		if err := c.save(o.Dir); err != nil {

@@ -244,6 +244,20 @@ func DefaultAddress() (netip.Addr, error) {
 	return netip.Addr{}, errors.New("no link that is up has a global address; give one with --node-ip")
 }
 
+// HasAddress tells whether some link of this host has the address.
+func HasAddress(a netip.Addr) (bool, error) {
+	addrs, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return false, fmt.Errorf("list addresses: %w", err)
+	}
+	for i := range addrs {
+		if p, ok := prefixOf(addrs[i].IPNet); ok && p.Addr() == a {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
 func firstGlobal(l netlink.Link) (netip.Addr, bool) {
 	addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
 	if err != nil {
