@@ -110,8 +110,9 @@ func newControlPlane(c *Config, p Paths, creds *Credentials, log *slog.Logger) (
 	caller := webhook.New(caches)
 	plugins, err := admission.New(admission.Config{
 		Caches: caches, Authorizer: rights, Scheme: scheme, Caller: caller,
-		Catalog: func() match.Catalog { return server.Registry() },
-		Extra:   []seams.Admission{rights.Escalation()}, Log: log.With("component", "admission"),
+		Catalog:           func() match.Catalog { return server.Registry() },
+		StorageProtection: true,
+		Extra:             []seams.Admission{rights.Escalation()}, Log: log.With("component", "admission"),
 	})
 	if err != nil {
 		return nil, err
@@ -155,6 +156,7 @@ func newControlPlane(c *Config, p Paths, creds *Credentials, log *slog.Logger) (
 		Hooks:         []seams.Hooks{allocator.Hooks(), crd.Hooks(clock.RealClock{})},
 		Paths:         map[string]http.Handler{authn.OpenIDConfigPath: discovery, authn.JWKSPath: discovery},
 		Aggregate:     others.Wrap,
+		Checks:        []apiserver.Check{{Name: "rbac", Run: rights.WaitReady}},
 		Listener:      listener,
 		TLS:           &tls.Config{Certificates: []tls.Certificate{serving}, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12},
 		ServerAddress: netip.AddrPortFrom(c.NodeIP, c.APIPort).String(),

@@ -3,6 +3,8 @@ package cluster
 import (
 	"log/slog"
 	"os"
+
+	"k8s.io/klog/v2"
 )
 
 // newLogger writes a process's log to standard error, which skiff up points at a file.
@@ -11,5 +13,7 @@ func newLogger() *slog.Logger {
 	if os.Getenv("SKIFF_DEBUG") != "" {
 		level = slog.LevelDebug
 	}
-	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	klog.SetSlogLogger(log.With("component", "client-go")) // what libraries say
+	return log
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"syscall"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
@@ -30,6 +31,8 @@ func RunNode(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
+	// Volumes' files get their modes from us, not from the shell that started skiff.
+	syscall.Umask(0o022)
 	p := Paths{dir}
 	lock, err := process.Lock(p.Lock(Node))
 	if err != nil {
