@@ -57,6 +57,21 @@ func TestOneClearLine(t *testing.T) {
 	t.Run("damaged configuration", func(t *testing.T) {
 		oneLine(t, exec.Command(skiff, "up", "--detach", "--data-dir", damaged), []string{"cluster.json", "damaged"})
 	})
+	t.Run("disk full", func(t *testing.T) {
+		small := filepath.Join(dir, "small")
+		if err := os.MkdirAll(small, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Mount("none", small, "tmpfs", 0, "size=16m"); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := syscall.Unmount(small, 0); err != nil {
+				t.Error(err)
+			}
+		}()
+		oneLine(t, exec.Command(skiff, "up", "--detach", "--data-dir", filepath.Join(small, "d")), []string{"disk space", "small"})
+	})
 	t.Run("not root", func(t *testing.T) {
 		// A copy that nobody may run: the tree may be out of their reach.
 		bin := filepath.Join(dir, "skiff")
@@ -99,9 +114,17 @@ func oneLine(t *testing.T, cmd *exec.Cmd, want []string) {
 	}
 }
 
-func TestSecondClusterOfAnotherName(t *testing.T) {
+func TestMistakesWithARunningCluster(t *testing.T) {
 	c := up(t)
 	oneLine(t, exec.Command(c.skiff, "up", "--detach", "--name", "other", "--data-dir", c.dir), []string{"e2e", "other"})
+	for _, bad := range []struct{ manifest, want string }{
+		{"testdata/no-selector.yaml", "spec.selector"},
+		{"testdata/not-yaml.yaml", "not-yaml.yaml"},
+	} {
+		if _, err := c.try("apply", "-f", bad.manifest); err == nil || !strings.Contains(err.Error(), bad.want) {
+			t.Errorf("%s: %v, want an error that names %s", bad.manifest, err, bad.want)
+		}
+	}
 	// Up again is no error: everything runs already.
 	if out := c.up(t); !strings.Contains(out, "runs already") {
 		t.Errorf("second up:\n%s", out)
