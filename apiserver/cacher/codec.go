@@ -69,10 +69,12 @@ func (c *codec) encode(obj runtime.Object) ([]byte, error) {
 		if !ok {
 			return nil, fmt.Errorf("%T is not a custom resource", obj)
 		}
-		u.SetGroupVersionKind(c.storage)
-		b, err := json.Marshal(u.Object)
-		u.SetGroupVersionKind(c.gvk)
-		return b, err
+		// The object was converted to the version that it names. The stored version may have
+		// moved since: to call its content by another version's name would spoil it.
+		if own := u.GroupVersionKind(); own.Version == "" || own.Group != c.storage.Group {
+			u.SetGroupVersionKind(c.storage)
+		}
+		return json.Marshal(u.Object)
 	}
 	stored := obj
 	if c.storage != c.gvk && c.scheme.Recognizes(c.storage) {

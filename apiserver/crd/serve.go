@@ -73,7 +73,9 @@ func build(crd *apiextensionsv1.CustomResourceDefinition, caller *webhook.Caller
 		if v != stored {
 			s.ToStored = convert.converted(stored)
 		}
-		if v != stored || mixed {
+		// Also for the stored version itself: which one that is may just be changing, and for a
+		// moment the cache holds the other.
+		if len(versions) > 1 || mixed {
 			s.FromStored = convert.converted(v)
 		}
 		if v.Deprecated {
