@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"unsafe"
 
 	_ "github.com/opencontainers/cgroups/devices" // device rules for cgroup v1 and v2
 	"github.com/opencontainers/runc/libcontainer"
@@ -31,12 +32,25 @@ func main() {
 	// background) would be ignored by the container's process as well; one that
 	// is handled goes back to its default.
 	signal.Notify(make(chan os.Signal, 1))
+	defaultInternalSignals()
 	unix.Umask(0o022)
 	// Standard error is the container's: libcontainer's warnings do not belong there.
 	logrus.SetOutput(io.Discard)
 	if err := run(os.Args[1:]); err != nil {
 		fmt.Fprintf(os.Stderr, "skiff-helper: %v\n", err)
 		os.Exit(1)
+	}
+}
+
+// defaultInternalSignals undoes what posix_spawn(3) of glibc does to its children: it has them
+// ignore the signals that glibc keeps for itself (32 and 33), which neither Go nor
+// sigaction(3) would touch again.
+func defaultInternalSignals() {
+	var action struct {
+		handler, flags, restorer, mask uintptr // zero is SIG_DFL
+	}
+	for sig := uintptr(32); sig <= 33; sig++ {
+		_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&action)), 0, unsafe.Sizeof(action.mask), 0, 0)
 	}
 }
 

@@ -92,7 +92,16 @@ func fromProcess(cfg Config) error {
 	attr.Cloneflags = flags
 	cmd := exec.Command(cfg.Pause, "pause")
 	cmd.Env, cmd.Dir, cmd.SysProcAttr = []string{}, "/", attr
-	if err := cmd.Start(); err != nil {
+	// It ends with this pipe unless it is told that its record is on disk.
+	wait, confirm, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("make namespaces: %w", err)
+	}
+	defer confirm.Close()
+	cmd.ExtraFiles = []*os.File{wait}
+	err = cmd.Start()
+	wait.Close()
+	if err != nil {
 		return fmt.Errorf("make namespaces: %w", err)
 	}
 	pid := cmd.Process.Pid
@@ -104,6 +113,9 @@ func fromProcess(cfg Config) error {
 	if err == nil && cfg.PID {
 		// On disk before anything can fail, so that it can always be found again.
 		err = record.Save(filepath.Join(cfg.Dir, "pause.json"), pauseRecord{record.Header{Version: pauseVersion}, pid, start}, false)
+	}
+	if err == nil && cfg.PID {
+		_, err = confirm.Write([]byte{1})
 	}
 	if err == nil {
 		err = pin(cfg, "/proc/"+strconv.Itoa(pid)+"/ns")
