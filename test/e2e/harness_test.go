@@ -20,7 +20,7 @@ import (
 // cluster is one that the test started.
 type cluster struct {
 	skiff, kubectl string
-	dir            string
+	name, dir      string
 }
 
 // binaries skips where there is nothing to drive.
@@ -42,12 +42,19 @@ func up(t testing.TB) *cluster { return upWith(t) }
 // upWith gives skiff up further flags.
 func upWith(t testing.TB, flags ...string) *cluster {
 	t.Helper()
+	return upFrom(t, "e2e", func(string) {}, flags...)
+}
+
+// upFrom lets prepare fill the data directory first.
+func upFrom(t testing.TB, name string, prepare func(dir string), flags ...string) *cluster {
+	t.Helper()
 	skiff, kubectl := binaries(t)
 	dir, err := os.MkdirTemp("/tmp", "skiff-e2e-") // short: unix sockets live below it
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{skiff: skiff, kubectl: kubectl, dir: filepath.Join(dir, "d")}
+	c := &cluster{skiff: skiff, kubectl: kubectl, name: name, dir: filepath.Join(dir, "d")}
+	prepare(c.dir)
 	before := traces(t)
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -70,7 +77,7 @@ func upWith(t testing.TB, flags ...string) *cluster {
 
 func (c *cluster) up(t testing.TB, flags ...string) string {
 	t.Helper()
-	out, err := run(c.skiff, append([]string{"up", "--detach", "--name", "e2e", "--data-dir", c.dir}, flags...)...)
+	out, err := run(c.skiff, append([]string{"up", "--detach", "--name", c.name, "--data-dir", c.dir}, flags...)...)
 	if err != nil {
 		t.Fatalf("skiff up: %v\n%s", err, out)
 	}
