@@ -3,7 +3,6 @@
 package arch
 
 import (
-	"fmt"
 	"go/parser"
 	"go/token"
 	"io/fs"
@@ -196,7 +195,7 @@ func TestReflectMethod(t *testing.T) {
 		from, to, ok := strings.Cut(strings.TrimSpace(line), " -> ")
 		if ok && strings.HasSuffix(to, "<ReflectMethod>") && !seen[to] {
 			seen[to] = true
-			t.Error(fmt.Sprintf("%s is reached from %s", to, from))
+			t.Errorf("%s is reached from %s", to, from)
 		}
 	}
 }

@@ -27,7 +27,6 @@ type env struct {
 	t      *testing.T
 	client *fake.Clientset
 	events *events.FakeRecorder
-	rv     int
 }
 
 func start(t *testing.T, cfg Config, objs ...runtime.Object) *env {

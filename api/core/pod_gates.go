@@ -205,8 +205,6 @@ func dropInitContainerAnnotations(annotations map[string]string) {
 		"pod.alpha.kubernetes.io/init-containers", "pod.alpha.kubernetes.io/init-container-statuses",
 		"pod.beta.kubernetes.io/init-containers", "pod.beta.kubernetes.io/init-container-statuses",
 	} {
-		if _, has := annotations[key]; has {
-			delete(annotations, key)
-		}
+		delete(annotations, key)
 	}
 }

@@ -24,10 +24,6 @@ type codec struct {
 	gvk     schema.GroupVersionKind // served
 	storage schema.GroupVersionKind
 	custom  bool
-	// alias: the storage version is the served version by another name. A resource
-	// declares that by a StorageVersion whose types are not in the scheme: the
-	// messages of both must be the same.
-	alias bool
 }
 
 // message is what the generated protobuf code of a type offers.

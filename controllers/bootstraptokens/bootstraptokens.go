@@ -26,11 +26,12 @@ import (
 )
 
 const (
-	tokenType   corev1.SecretType = "bootstrap.kubernetes.io/token"
-	tokenPrefix                   = "bootstrap-token-"
-	clusterInfo                   = "cluster-info"
-	kubeConfig                    = "kubeconfig"
-	sigPrefix                     = "jws-kubeconfig-"
+	tokenType corev1.SecretType = "bootstrap.kubernetes.io/token"
+
+	tokenPrefix = "bootstrap-token-"
+	clusterInfo = "cluster-info"
+	kubeConfig  = "kubeconfig"
+	sigPrefix   = "jws-kubeconfig-"
 )
 
 // token is what a Secret says of one.

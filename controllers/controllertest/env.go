@@ -135,12 +135,13 @@ func (e *Env) Pods(namespace, selector string) []corev1.Pod {
 	return list.Items
 }
 
-// SetPods changes the status of all pods that match, as a kubelet would.
+// SetPods changes the status of all pods that match, as a kubelet would. Pods that a
+// controller deletes meanwhile are left out.
 func (e *Env) SetPods(namespace, selector string, change func(p *corev1.Pod)) {
 	e.t.Helper()
 	for _, p := range e.Pods(namespace, selector) {
 		change(&p)
-		if _, err := e.Client.CoreV1().Pods(namespace).UpdateStatus(e.t.Context(), &p, metav1.UpdateOptions{}); err != nil {
+		if _, err := e.Client.CoreV1().Pods(namespace).UpdateStatus(e.t.Context(), &p, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			e.t.Fatal(err)
 		}
 	}

@@ -43,7 +43,7 @@ func (p *pass) account(d done) (next *batchv1.Job, release []*corev1.Pod, suspen
 	st.Active, st.Ready = active, ptr.To(ready)
 	st.Terminating = ptr.To(int32(len(p.terminating) + len(d.removed)))
 
-	if p.ending != nil && p.managed == false && (len(d.removed) != len(p.active) || !p.met) {
+	if p.ending != nil && !p.managed && (len(d.removed) != len(p.active) || !p.met) {
 		p.ending = nil // pods may be left that the cache does not show
 	} else if p.ending == nil {
 		if p.complete(active) {

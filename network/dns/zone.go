@@ -24,7 +24,6 @@ type View interface {
 
 // record is one answer, free of any wire type: exactly one of IP, SRV, Target or Text is set.
 type record struct {
-	name   string // owner; empty: the question's
 	ip     netip.Addr
 	srv    *srv
 	target string // of a CNAME or PTR
