@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"syscall"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
@@ -93,7 +95,9 @@ func newNode(c *Config, p Paths, creds *Credentials, log *slog.Logger) (*compone
 		return nil, err
 	}
 	group := component.NewGroup(log)
-	group.Add(component.Member{Name: "containers", Component: cri, Background: true})
+	// A kubelet that finds no runtime reports its node NotReady, and the node lifecycle
+	// controller then takes Ready from pods that never stopped running.
+	group.Add(component.Member{Name: "containers", Component: cri, Ready: func(ctx context.Context) error { return waitSocket(ctx, p.CRISocket()) }})
 	// The rest needs the API server, which may come later or go away for a while.
 	for _, m := range []component.Member{
 		{Name: "network", Component: newPodNetwork(services, c.NodeName, br, names, px.SetZone, log.With("component", "network"))},
@@ -105,6 +109,17 @@ func newNode(c *Config, p Paths, creds *Credentials, log *slog.Logger) (*compone
 	}
 	group.Add(trim())
 	return group, nil
+}
+
+// waitSocket returns once something serves a unix socket.
+func waitSocket(ctx context.Context, path string) error {
+	return poll(ctx, 2*time.Millisecond, func(ctx context.Context) error {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+		if err != nil {
+			return fmt.Errorf("connect to the runtime: %w", err)
+		}
+		return conn.Close()
+	})
 }
 
 func withLogger(b bridge.Config, log *slog.Logger) bridge.Config {
