@@ -11,7 +11,7 @@ KUBERNETES := v1.37.2
 # Cached builds that are not part of the tree: upstream's suite and the images of its tests.
 CACHE   ?= $(CURDIR)/.cache
 
-# Everything but the small C and libcontainer helpers is pure Go.
+# Everything but the small C program and the libcontainer launcher is pure Go.
 export CGO_ENABLED := 0
 export GOFLAGS := -buildvcs=false
 

@@ -57,7 +57,7 @@ var bans = []ban{
 	{"github.com/vishvananda/netlink", "the kernel is a seam: host/netlink", []string{"host/netlink"}},
 	{"github.com/vishvananda/netns", "the kernel is a seam: host/netlink", []string{"host/netlink"}},
 	{"github.com/google/nftables", "the kernel is a seam: host/nft", []string{"host/nft"}},
-	{"github.com/opencontainers/runc", "libcontainer needs cgo and starts threads in init: it lives in the helper program only", []string{"containers/helper"}},
+	{"github.com/opencontainers/runc", "libcontainer needs cgo and starts threads in init: it lives in the launcher program only", []string{"containers/launcher"}},
 	{"k8s.io/apiserver/pkg/server", "600 packages and a second apiserver", nil},
 	{"k8s.io/apiserver/pkg/registry", "brings etcd3 storage and the cacher; ours is apiserver/cacher", nil},
 	{"k8s.io/apiserver/pkg/storage", "brings etcd3 storage; ours is store", nil},
@@ -164,7 +164,7 @@ func TestBans(t *testing.T) {
 }
 
 func TestFolders(t *testing.T) {
-	nouns := []string{"util", "utils", "common", "helpers", "misc", "types"}
+	nouns := []string{"util", "utils", "common", "helper", "helpers", "misc", "types"}
 	for _, f := range files(t) {
 		parts := strings.Split(f.path, "/")
 		if len(parts) > 4 {

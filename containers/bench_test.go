@@ -14,7 +14,7 @@ import (
 )
 
 // BenchmarkPodStart measures what a pod costs with its image at hand: sandbox,
-// container, start. CPU is that of the runtime, monitors and helpers, which is
+// container, start. CPU is that of the runtime, monitors and launchers, which is
 // what the figure in docs/benchmarks.md is.
 func BenchmarkPodStart(b *testing.B) {
 	h := newHarness(b)

@@ -2,15 +2,15 @@
 # Included by the root Makefile; stands alone as well:
 #   make -f containers/build.mk embedded
 
-EMBED      := containers/oci/bin
-MONITOR_C  := $(wildcard containers/monitor/src/*.c)
-MONITOR_H  := $(wildcard containers/monitor/src/*.h)
-HELPER_GO  := $(wildcard containers/helper/*.go)
-HELLO_GO   := $(wildcard cmd/hello/*.go)
+EMBED       := containers/oci/bin
+MONITOR_C   := $(wildcard containers/monitor/src/*.c)
+MONITOR_H   := $(wildcard containers/monitor/src/*.h)
+LAUNCHER_GO := $(wildcard containers/launcher/*.go)
+HELLO_GO    := $(wildcard cmd/hello/*.go)
 # Every warning that found something once, and hardening that costs nothing here.
 MONITOR_CFLAGS := -std=c11 -D_GNU_SOURCE -Os -Wall -Wextra -Werror -Wshadow -Wconversion -fstack-protector-strong \
 	-ffunction-sections -fdata-sections -fno-asynchronous-unwind-tables
-HELPER_TAGS := seccomp,netgo,osusergo,runc_nocriu
+LAUNCHER_TAGS := seccomp,netgo,osusergo,runc_nocriu
 
 # Packs what was built; the sum goes first, so that it never names an older program.
 define pack
@@ -19,12 +19,12 @@ sha256sum < $@.new | cut -c1-16 > $(@:.gz=.sum) && mv $@.new $@
 endef
 
 .PHONY: embedded
-embedded: $(EMBED)/helper.gz $(EMBED)/monitor.gz $(EMBED)/hello.gz
+embedded: $(EMBED)/launcher.gz $(EMBED)/monitor.gz $(EMBED)/hello.gz
 
 # libcontainer enters namespaces from C; libseccomp compiles the filters.
-$(EMBED)/helper.gz: $(HELPER_GO) go.mod go.sum
+$(EMBED)/launcher.gz: $(LAUNCHER_GO) go.mod go.sum
 	@test -e /usr/include/seccomp.h || { echo "libseccomp's headers are missing: apt-get install libseccomp-dev" >&2; exit 1; }
-	CGO_ENABLED=1 go build -trimpath -buildvcs=false -tags $(HELPER_TAGS) -ldflags '-s -w -extldflags "-static"' -o $(@:.gz=.tmp) ./containers/helper
+	CGO_ENABLED=1 go build -trimpath -buildvcs=false -tags $(LAUNCHER_TAGS) -ldflags '-s -w -extldflags "-static"' -o $(@:.gz=.tmp) ./containers/launcher
 	$(pack)
 
 $(EMBED)/monitor.gz: $(MONITOR_C) $(MONITOR_H)

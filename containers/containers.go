@@ -1,6 +1,6 @@
 // Package containers is the built-in container runtime: a CRI v1 service on a
 // unix socket, over images as overlayfs layers, sandboxes without a pause
-// process, libcontainer in a helper program and one tiny monitor per container
+// process, libcontainer in a launcher program and one tiny monitor per container
 // that outlives this process.
 //
 // This package keeps the records of sandboxes and containers and answers CRI;
@@ -66,13 +66,13 @@ type Config struct {
 type Runtime struct {
 	runtimeapi.UnimplementedRuntimeServiceServer
 
-	cfg     Config
-	log     *slog.Logger
-	layers  *snapshot.Layers
-	images  *image.Store
-	host    oci.Host
-	helper  string // programs; set by Run
-	monitor string
+	cfg      Config
+	log      *slog.Logger
+	layers   *snapshot.Layers
+	images   *image.Store
+	host     oci.Host
+	launcher string // programs; set by Run
+	monitor  string
 	// unmappable is why pods cannot have user namespaces here, or nil.
 	unmappable error
 
@@ -179,7 +179,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 	}
 	bin := filepath.Join(r.cfg.RootDir, "bin")
 	var err error
-	if r.helper, err = oci.Helper.Extract(bin); err != nil {
+	if r.launcher, err = oci.Launcher.Extract(bin); err != nil {
 		return err
 	}
 	if r.monitor, err = oci.Monitor.Extract(bin); err != nil {

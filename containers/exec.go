@@ -109,7 +109,7 @@ func (r *Runtime) exec(ctx context.Context, id string, cmd []string, tty bool, s
 		}
 	}()
 	code, err := container.Exec{
-		Helper: r.helper, StateRoot: r.ociRoot(), ID: rec.ID, Process: process, Cgroups: groups,
+		Launcher: r.launcher, StateRoot: r.ociRoot(), ID: rec.ID, Process: process, Cgroups: groups,
 		Stdin: stdin, Stdout: stdout, Stderr: stderr, Resize: resize,
 	}.Run(ctx)
 	var start *container.StartError

@@ -71,7 +71,7 @@ func needRoot(t testing.TB) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: makes namespaces, mounts and cgroups")
 	}
-	for _, p := range []oci.Program{oci.Helper, oci.Monitor} {
+	for _, p := range []oci.Program{oci.Launcher, oci.Monitor} {
 		if _, err := p.Read(); err != nil {
 			t.Skipf("needs the embedded programs: %v", err)
 		}

@@ -125,7 +125,7 @@ func (r *Runtime) start(c *containerState) error {
 		Program: r.monitor, Dir: run, ExitFile: r.exitFile(rec.ID), LogFile: rec.LogPath,
 		OOMFile: cgroup.At(rec.Cgroup).OOMFile(),
 		TTY:     c.cfg.GetTty(), Stdin: c.cfg.GetStdin(), StdinOnce: c.cfg.GetStdinOnce(),
-		Helper: []string{r.helper, "create", r.ociRoot(), rec.ID, filepath.Join(run, "config.json")},
+		Launcher: []string{r.launcher, "create", r.ociRoot(), rec.ID, filepath.Join(run, "config.json")},
 	})
 	if err != nil {
 		return err

@@ -200,7 +200,7 @@ func removeTree(dir string) error {
 }
 
 // Child makes a group for one exec'd process and returns its directories by
-// controller, as the helper takes them: on cgroup v1 the freezer alone is enough.
+// controller, as the launcher takes them: on cgroup v1 the freezer alone is enough.
 func (g Group) Child(name string) (map[string]string, error) {
 	controller, dir := "", filepath.Join(mountRoot, g.path, name)
 	if !g.v2 {

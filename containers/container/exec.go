@@ -24,7 +24,7 @@ import (
 
 // Exec is a process to run in a container that runs.
 type Exec struct {
-	Helper    string // program
+	Launcher  string // program
 	StateRoot string // libcontainer's
 	ID        string
 	Process   specs.Process
@@ -42,7 +42,7 @@ type Size struct{ Rows, Cols uint16 }
 // may hold the pipe for ever.
 const drain = time.Second
 
-// request and message mirror containers/helper.
+// request and message mirror containers/launcher.
 type request struct {
 	Process specs.Process     `json:"process"`
 	Cgroups map[string]string `json:"cgroups,omitempty"`
@@ -67,7 +67,7 @@ func (e Exec) Run(ctx context.Context) (int32, error) {
 		return 0, err
 	}
 	defer func() { _ = control.Close() }()
-	cmd := exec.Command(e.Helper, "exec", e.StateRoot, e.ID)
+	cmd := exec.Command(e.Launcher, "exec", e.StateRoot, e.ID)
 	cmd.Env = []string{"GOGC=off", "GOMAXPROCS=2"}
 	cmd.Dir = "/"
 	cmd.WaitDelay = drain
@@ -96,7 +96,7 @@ func (e Exec) Run(ctx context.Context) (int32, error) {
 		err = cerr
 	}
 	if err != nil {
-		return 0, fmt.Errorf("start helper: %w", err)
+		return 0, fmt.Errorf("start launcher: %w", err)
 	}
 	if stdin != nil {
 		go func() {
@@ -106,16 +106,16 @@ func (e Exec) Run(ctx context.Context) (int32, error) {
 	}
 	code, err := e.converse(ctx, control, console)
 	if err != nil {
-		_ = control.Close() // tells the helper to kill what it started
+		_ = control.Close() // tells the launcher to kill what it started
 	}
 	werr := cmd.Wait() // and for the output to be copied
 	if err == nil && werr != nil && !errors.Is(werr, exec.ErrWaitDelay) {
-		err = fmt.Errorf("helper: %w", werr)
+		err = fmt.Errorf("launcher: %w", werr)
 	}
 	return code, err
 }
 
-// converse follows the process by what the helper says.
+// converse follows the process by what the launcher says.
 func (e Exec) converse(ctx context.Context, control net.Conn, console *os.File) (int32, error) {
 	done := make(chan struct{})
 	defer close(done)
@@ -137,7 +137,7 @@ func (e Exec) converse(ctx context.Context, control net.Conn, console *os.File) 
 		return 0, err
 	}
 	if _, err := control.Write(append(b, '\n')); err != nil {
-		return failed("ask helper", err)
+		return failed("ask launcher", err)
 	}
 	in := bufio.NewReader(control)
 	next := func() (message, error) {

@@ -76,7 +76,7 @@ type Config struct {
 	TTY       bool
 	Stdin     bool
 	StdinOnce bool
-	Helper    []string // the program that makes the container
+	Launcher  []string // the program that makes the container
 }
 
 // Start starts a monitor, which starts the container, and returns the pid of
@@ -97,7 +97,7 @@ func Start(cfg Config) (pid int, err error) {
 			args = append(args, f.name)
 		}
 	}
-	cmd := exec.Command(cfg.Program, append(append(args, "--"), cfg.Helper...)...)
+	cmd := exec.Command(cfg.Program, append(append(args, "--"), cfg.Launcher...)...)
 	cmd.Env = []string{}
 	cmd.Dir = "/"
 	cmd.ExtraFiles = []*os.File{w}

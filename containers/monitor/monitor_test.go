@@ -18,7 +18,7 @@ import (
 	"github.com/skiff-k8s/skiff/containers/oci"
 )
 
-// The monitor takes any program for its helper: one that starts a process,
+// The monitor takes any program for its launcher: one that starts a process,
 // says its pid on descriptor 3 and ends, as the real one does. No root needed.
 type fixture struct {
 	t   *testing.T
@@ -39,7 +39,7 @@ func start(t *testing.T, script string, change func(*Config)) *fixture {
 	}
 	f := &fixture{t: t, cfg: Config{
 		Program: program, Dir: dir, ExitFile: filepath.Join(dir, "exit.json"), LogFile: filepath.Join(dir, "log"),
-		Helper: []string{"/bin/sh", "-c", `exec 4<&0; (exec 3>&-; ` + script + `) <&4 & echo "{\"pid\":$!}" >&3`},
+		Launcher: []string{"/bin/sh", "-c", `exec 4<&0; (exec 3>&-; ` + script + `) <&4 & echo "{\"pid\":$!}" >&3`},
 	}}
 	if change != nil {
 		change(&f.cfg)
@@ -129,7 +129,7 @@ func TestOOMCounts(t *testing.T) {
 	}
 }
 
-func TestHelperFails(t *testing.T) {
+func TestLauncherFails(t *testing.T) {
 	for script, want := range map[string]string{
 		`echo '{"error":"no such thing"}' >&3`: "no such thing",
 		"exit 3":                               "without a word",
@@ -141,7 +141,7 @@ func TestHelperFails(t *testing.T) {
 		if err != nil {
 			t.Skipf("needs the monitor: %v", err)
 		}
-		f.cfg = Config{Program: program, Dir: dir, ExitFile: filepath.Join(dir, "exit"), Helper: []string{"/bin/sh", "-c", script}}
+		f.cfg = Config{Program: program, Dir: dir, ExitFile: filepath.Join(dir, "exit"), Launcher: []string{"/bin/sh", "-c", script}}
 		if _, err := Start(f.cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v", script, err)
 		}

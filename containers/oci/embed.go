@@ -22,9 +22,9 @@ type Program string
 
 // The programs.
 const (
-	Helper  Program = "helper"
-	Monitor Program = "monitor"
-	Hello   Program = "hello"
+	Launcher Program = "launcher"
+	Monitor  Program = "monitor"
+	Hello    Program = "hello"
 )
 
 // ErrNotBuilt says that this binary was built without the programs it carries.

@@ -41,8 +41,8 @@ static bool parse(int argc, char **argv, struct options *o)
 		default: return false;
 		}
 	}
-	o->helper = argv + optind;
-	return o->dir && o->exit && o->helper[0];
+	o->launcher = argv + optind;
+	return o->dir && o->exit && o->launcher[0];
 }
 
 /* Reads once; returns whether there may be more. */
@@ -152,7 +152,7 @@ int main(int argc, char **argv)
 		return pause_main();
 	if (!parse(argc, argv, &o)) {
 		static const char usage[] = "usage: skiff-monitor --dir DIR --exit FILE [--log FILE] [--oom FILE] "
-					    "[--tty] [--stdin] [--stdin-once] -- HELPER ARG...\n";
+					    "[--tty] [--stdin] [--stdin-once] -- LAUNCHER ARG...\n";
 		return write(2, usage, sizeof usage - 1) < 0 ? 3 : 2;
 	}
 	S.opt = &o;

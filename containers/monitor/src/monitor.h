@@ -3,7 +3,7 @@
  *
  * It outlives the runtime, so that a container does: it holds the container's
  * stdio and writes the CRI log, reaps the container's init (as the nearest
- * subreaper of the helper that made it), leaves the exit status on disk, and
+ * subreaper of the launcher that made it), leaves the exit status on disk, and
  * serves attach, signals, log reopening and terminal size on a unix socket.
  * It knows nothing of CRI or OCI and allocates nothing after start.
  *
@@ -54,7 +54,7 @@ struct options {
 	const char *log;     /* CRI log file, or "" */
 	const char *oom;     /* file with an "oom_kill N" line, or "" */
 	bool tty, want_stdin, stdin_once;
-	char **helper;	     /* argv of the program that makes the container */
+	char **launcher;     /* argv of the program that makes the container */
 };
 
 /* log.c: the CRI log. */

@@ -10,10 +10,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Descriptors that the helper expects. */
-enum { HELPER_CONTROL = 3, HELPER_CONSOLE = 4, FIRST_FREE = 8 };
+/* Descriptors that the launcher expects. */
+enum { LAUNCHER_CONTROL = 3, LAUNCHER_CONSOLE = 4, FIRST_FREE = 8 };
 
-/* Out of the way of the helper's low numbers. */
+/* Out of the way of the launcher's low numbers. */
 static int high(int fd)
 {
 	int h;
@@ -60,9 +60,9 @@ static void fail(int fd, const char *what, int number)
 	report(fd, buf, t.len);
 }
 
-static void run_helper(pid_t monitor, int in, int out, int err, int control, int console)
+static void run_launcher(pid_t monitor, int in, int out, int err, int control, int console)
 {
-	/* The helper lives for milliseconds: collecting garbage would be waste. */
+	/* The launcher lives for milliseconds: collecting garbage would be waste. */
 	static char *const env[] = { "GOGC=off", "GOMAXPROCS=2", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", NULL };
 	sigset_t none;
 
@@ -73,10 +73,10 @@ static void run_helper(pid_t monitor, int in, int out, int err, int control, int
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	signal(SIGPIPE, SIG_DFL);
 	signal(SIGHUP, SIG_DFL);
-	if (dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0 || dup2(control, HELPER_CONTROL) < 0 ||
-	    (console >= 0 && dup2(console, HELPER_CONSOLE) < 0))
+	if (dup2(in, 0) < 0 || dup2(out, 1) < 0 || dup2(err, 2) < 0 || dup2(control, LAUNCHER_CONTROL) < 0 ||
+	    (console >= 0 && dup2(console, LAUNCHER_CONSOLE) < 0))
 		_exit(126);
-	execve(S.opt->helper[0], S.opt->helper, env);
+	execve(S.opt->launcher[0], S.opt->launcher, env);
 	_exit(127);
 }
 
@@ -97,7 +97,7 @@ static int receive_fd(int sock)
 	return fd;
 }
 
-/* The number after "pid": in the helper's message, 0 if there is none. */
+/* The number after "pid": in the launcher's message, 0 if there is none. */
 static pid_t pid_in(const char *m)
 {
 	const char *p = strstr(m, "\"pid\":");
@@ -109,7 +109,7 @@ static pid_t pid_in(const char *m)
 }
 
 /*
- * Runs the helper to its end and hands its message to the runtime.
+ * Runs the launcher to its end and hands its message to the runtime.
  * Returns the pid of the container's init, now our child, or 0.
  */
 pid_t start_container(struct stream *out, struct stream *err, int report_fd)
@@ -118,7 +118,7 @@ pid_t start_container(struct stream *out, struct stream *err, int report_fd)
 	int null = high(open("/dev/null", O_RDWR | O_CLOEXEC)), status = 0;
 	char message[CHUNK];
 	size_t len = 0;
-	pid_t helper, init, self = getpid();
+	pid_t launcher, init, self = getpid();
 	ssize_t n;
 
 	if (null < 0 || !make_pipe(control)) {
@@ -136,13 +136,13 @@ pid_t start_container(struct stream *out, struct stream *err, int report_fd)
 		fail(report_fd, "no pipes, errno", errno);
 		return 0;
 	}
-	helper = fork();
-	if (helper < 0) {
+	launcher = fork();
+	if (launcher < 0) {
 		fail(report_fd, "fork, errno", errno);
 		return 0;
 	}
-	if (helper == 0)
-		run_helper(self, in[0] >= 0 ? in[0] : null, o[1] >= 0 ? o[1] : null, e[1] >= 0 ? e[1] : null,
+	if (launcher == 0)
+		run_launcher(self, in[0] >= 0 ? in[0] : null, o[1] >= 0 ? o[1] : null, e[1] >= 0 ? e[1] : null,
 			   control[1], console[1]);
 	close(control[1]);
 	close(null);
@@ -164,10 +164,10 @@ pid_t start_container(struct stream *out, struct stream *err, int report_fd)
 	}
 	message[len] = 0;
 	close(control[0]);
-	while (waitpid(helper, &status, 0) < 0 && errno == EINTR)
+	while (waitpid(launcher, &status, 0) < 0 && errno == EINTR)
 		;
 	if (len == 0) {
-		fail(report_fd, "the helper ended without a word, wait status", status);
+		fail(report_fd, "the launcher ended without a word, wait status", status);
 		return 0;
 	}
 	init = pid_in(message);
@@ -175,7 +175,7 @@ pid_t start_container(struct stream *out, struct stream *err, int report_fd)
 		S.tty_fd = receive_fd(console[0]);
 		if (S.tty_fd < 0) {
 			kill(init, SIGKILL);
-			fail(report_fd, "no terminal from the helper, errno", errno);
+			fail(report_fd, "no terminal from the launcher, errno", errno);
 			return 0;
 		}
 		fcntl(S.tty_fd, F_SETFL, O_RDWR | O_NONBLOCK);

@@ -1,4 +1,4 @@
-// Command helper is the only place where libcontainer is linked in. It makes
+// Command launcher is the only place where libcontainer is linked in. It makes
 // one container or runs one process in an existing container, says so on its
 // control descriptor and leaves. It is a static cgo binary of its own because
 // libcontainer enters namespaces from C before the Go runtime starts, and

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// message is what the helper says on its control descriptor, one JSON object a
-// line. Fields are only ever added: a newer runtime may talk to an older helper.
+// message is what the launcher says on its control descriptor, one JSON object a
+// line. Fields are only ever added: a newer runtime may talk to an older launcher.
 type message struct {
 	PID   int    `json:"pid,omitempty"`
 	Exit  *int   `json:"exit,omitempty"`
@@ -34,7 +34,7 @@ func say(w *os.File, m message) error {
 }
 
 // create makes the container described by the spec file and starts its process.
-// The process becomes an orphan when the helper ends, and so a child of the
+// The process becomes an orphan when the launcher ends, and so a child of the
 // monitor, the nearest subreaper above.
 func create(root, id, specFile string) error {
 	control := os.NewFile(controlFD, "control")

@@ -37,7 +37,7 @@ func main() {
 	// Standard error is the container's: libcontainer's warnings do not belong there.
 	logrus.SetOutput(io.Discard)
 	if err := run(os.Args[1:]); err != nil {
-		fmt.Fprintf(os.Stderr, "skiff-helper: %v\n", err)
+		fmt.Fprintf(os.Stderr, "skiff-launcher: %v\n", err)
 		os.Exit(1)
 	}
 }
@@ -56,7 +56,7 @@ func defaultInternalSignals() {
 
 func run(args []string) error {
 	if len(args) == 0 {
-		return fmt.Errorf("usage: skiff-helper create|exec STATE-ROOT ID [SPEC]")
+		return fmt.Errorf("usage: skiff-launcher create|exec STATE-ROOT ID [SPEC]")
 	}
 	switch {
 	case args[0] == "create" && len(args) == 4:
