@@ -13,19 +13,24 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/server/v3/etcdmain"
+
 	"github.com/skiff-k8s/skiff/store"
 )
 
 // TestMain lets the test binary stand in for a server process that a test can kill.
 func TestMain(m *testing.M) {
-	switch os.Getenv("ETCD_TEST_CHILD") {
+	switch os.Getenv("STORE_TEST_CHILD") {
 	case "":
 		os.Exit(m.Run())
+	case "etcd": // upstream's own server
+		etcdmain.Main(os.Args)
+		os.Exit(0)
 	case "write":
-		fmt.Println("error", writeForEver(os.Getenv("ETCD_TEST_DIR"), 0))
+		fmt.Println("error", writeForEver(os.Getenv("STORE_TEST_DIR"), 0))
 	case "fill":
 		// No reserve: etcd itself has to run into the full disk.
-		fmt.Println("error", writeForEver(os.Getenv("ETCD_TEST_DIR"), 256<<10))
+		fmt.Println("error", writeForEver(os.Getenv("STORE_TEST_DIR"), 256<<10))
 	}
 	os.Exit(1)
 }
@@ -52,7 +57,7 @@ func writeForEver(dir string, size int) error {
 func child(t *testing.T, mode, dir string) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), "ETCD_TEST_CHILD="+mode, "ETCD_TEST_DIR="+dir)
+	cmd.Env = append(os.Environ(), "STORE_TEST_CHILD="+mode, "STORE_TEST_DIR="+dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
 	if err != nil {

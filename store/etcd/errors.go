@@ -15,6 +15,9 @@ import (
 	"github.com/skiff-k8s/skiff/store"
 )
 
+// errNotSent: there was no connection to send a request over.
+var errNotSent = errors.New("no connection to etcd")
+
 // definite are errors that say that nothing was done. In process they come as values of
 // etcd's packages, from elsewhere as gRPC statuses that rpctypes names.
 var definite = []struct {
@@ -28,7 +31,7 @@ var definite = []struct {
 	{[]error{etcderrors.ErrTooManyRequests, rpctypes.ErrTooManyRequests,
 		etcderrors.ErrNoLeader, rpctypes.ErrNoLeader,
 		etcderrors.ErrNotLeader, rpctypes.ErrNotLeader,
-		lease.ErrNotPrimary}, store.ErrUnavailable},
+		lease.ErrNotPrimary, errNotSent}, store.ErrUnavailable},
 }
 
 func known(err error) (error, bool) {
@@ -42,6 +45,11 @@ func known(err error) (error, bool) {
 		}
 	}
 	return nil, false
+}
+
+// leaseGone tells that a write was not done because its lease has ended.
+func leaseGone(err error) bool {
+	return errors.Is(err, lease.ErrLeaseNotFound) || errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound)
 }
 
 // readError translates the error of a request that changes nothing.

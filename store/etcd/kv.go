@@ -164,23 +164,33 @@ func (s *kv) write(ctx context.Context, key string, expected int64, ttl time.Dur
 	if err != nil {
 		return 0, nil, err
 	}
-	lease, err := s.leases.get(ctx, c, ttl)
-	if err != nil {
-		return 0, nil, err
-	}
-	r := &pb.TxnRequest{
-		Compare: []*pb.Compare{modRevisionIs(key, expected)},
-		Success: []*pb.RequestOp{op(lease)},
-		Failure: []*pb.RequestOp{get(key)},
-	}
-	if err := c.writable(r); err != nil {
-		return 0, nil, err
-	}
-	resp, err := c.Txn(ctx, r)
-	if err != nil {
-		return 0, nil, writeError(ctx, err)
+	var resp *pb.TxnResponse
+	for try := 0; ; try++ {
+		lease, err := s.leases.get(ctx, c, ttl)
+		if err != nil {
+			return 0, nil, err
+		}
+		r := &pb.TxnRequest{
+			Compare: []*pb.Compare{modRevisionIs(key, expected)},
+			Success: []*pb.RequestOp{op(lease)},
+			Failure: []*pb.RequestOp{get(key)},
+		}
+		if err := c.writable(r); err != nil {
+			return 0, nil, err
+		}
+		if resp, err = c.Txn(ctx, r); err == nil {
+			break
+		}
+		if lease == 0 || try > 0 || !leaseGone(err) {
+			return 0, nil, writeError(ctx, err)
+		}
+		s.leases.drop(lease)
 	}
 	if resp.Succeeded {
+		if len(resp.Responses) > 0 && resp.Responses[0].GetResponseDeleteRange() != nil &&
+			resp.Responses[0].GetResponseDeleteRange().Deleted == 0 {
+			return 0, nil, nil // kine counts a delete of what is not there as done
+		}
 		return resp.Header.Revision, nil, nil
 	}
 	if kvs := resp.Responses[0].GetResponseRange().Kvs; len(kvs) > 0 {

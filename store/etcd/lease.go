@@ -52,3 +52,13 @@ func (l *leases) get(ctx context.Context, c conn, ttl time.Duration) (int64, err
 	l.until = now.Add(extra)
 	return l.id, nil
 }
+
+// drop takes note that a lease has ended before its time: somebody revoked it, or this
+// process was stopped for long.
+func (l *leases) drop(id int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.id == id {
+		l.until = time.Time{}
+	}
+}

@@ -43,11 +43,13 @@ func (c *slogCore) With(fields []zapcore.Field) zapcore.Core {
 }
 
 // transient are complaints that etcd repeats every few seconds until their cause is
-// gone, which for these is a member that has just started, or is stopping.
+// gone, which for these is a member that has just started, or is stopping; the client's
+// about each try reach whoever made the request as an error.
 var transient = map[string]bool{
 	"Failed to detect schema version":  true,
 	"failed to update storage version": true,
 	"failed to update cluster version": true,
+	"retrying of unary invoker failed": true,
 }
 
 func (c *slogCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
