@@ -18,9 +18,15 @@ import (
 	"github.com/skiff-k8s/skiff/containers/snapshot"
 )
 
-// add unpacks an image's layers and records it. stage, if given, brings a
-// layer's blob near before it is unpacked, several at a time.
-func (s *Store) add(ctx context.Context, img v1.Image, tags, digests []string, stage func(context.Context, v1.Layer) (func() (io.ReadCloser, error), error)) (*Image, error) {
+// opener opens a layer as a plain tar stream.
+type opener = func() (io.ReadCloser, error)
+
+// stager brings the blob of a layer, which unpacked is chain, near.
+type stager func(ctx context.Context, chain digest.Digest, l v1.Layer) (opener, error)
+
+// add unpacks an image's layers and records it. Before that stage, if given, is called
+// for several of them at a time.
+func (s *Store) add(ctx context.Context, img v1.Image, tags, digests []string, stage stager) (*Image, error) {
 	raw, err := img.RawConfigFile()
 	if err != nil {
 		return nil, fmt.Errorf("read image configuration: %w", err)
@@ -57,11 +63,11 @@ func (s *Store) add(ctx context.Context, img v1.Image, tags, digests []string, s
 }
 
 type staged struct {
-	open func() (io.ReadCloser, error)
+	open opener
 	err  error
 }
 
-func (s *Store) unpackAll(ctx context.Context, out *Image, chain []digest.Digest, layers []v1.Layer, stage func(context.Context, v1.Layer) (func() (io.ReadCloser, error), error)) error {
+func (s *Store) unpackAll(ctx context.Context, out *Image, chain []digest.Digest, layers []v1.Layer, stage stager) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ready := make([]chan staged, len(layers))
@@ -80,7 +86,7 @@ func (s *Store) unpackAll(ctx context.Context, out *Image, chain []digest.Digest
 				return
 			}
 			defer func() { <-slots }()
-			open, err := stage(ctx, l)
+			open, err := stage(ctx, chain[i], l)
 			ready[i] <- staged{open, err}
 		}()
 	}

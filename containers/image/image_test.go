@@ -205,6 +205,30 @@ func TestPullShares(t *testing.T) {
 	}
 }
 
+// A blob is there until the last pull that needs it has unpacked it: the layer may have
+// another place in another image.
+func TestPullsOfOneBlobAtOnce(t *testing.T) {
+	_, host := newRegistry(t)
+	shared, other := layer(t, "a", "shared"), layer(t, "b", "other")
+	push(t, host+"/first:x", testImage(t, shared, other))
+	push(t, host+"/second:x", testImage(t, other, shared))
+	for range 20 {
+		s := newStore(t, t.TempDir(), Registries{PlainHTTP: []string{host}})
+		var wg sync.WaitGroup
+		for _, ref := range []string{"/first:x", "/second:x", "/first:x", "/second:x"} {
+			wg.Go(func() {
+				if _, err := s.Pull(context.Background(), host+ref, Auth{}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if blobs, err := os.ReadDir(s.blobDir()); err != nil || len(blobs) != 0 || len(s.fetcher.users) != 0 {
+			t.Fatalf("left: %v, %v, %v", blobs, s.fetcher.users, err)
+		}
+	}
+}
+
 func TestPullEncodings(t *testing.T) {
 	_, host := newRegistry(t)
 	plain := layerTar(t, "f", "content")

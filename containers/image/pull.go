@@ -22,6 +22,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/opencontainers/go-digest"
 )
 
 // Registries says how registries are reached.
@@ -48,8 +49,9 @@ type fetcher struct {
 	reg       Registries
 	transport http.RoundTripper
 
-	mu   sync.Mutex
-	busy map[string]chan struct{}
+	mu    sync.Mutex
+	busy  map[string]chan struct{}
+	users map[string]int // pulls that still need a blob
 }
 
 func newFetcher(dir string, reg Registries) (*fetcher, error) {
@@ -85,7 +87,7 @@ func newFetcher(dir string, reg Registries) (*fetcher, error) {
 			}
 		}
 	}
-	return &fetcher{dir: dir, reg: reg, transport: &schemeGuard{t, plain}, busy: map[string]chan struct{}{}}, nil
+	return &fetcher{dir: dir, reg: reg, transport: &schemeGuard{t, plain}, busy: map[string]chan struct{}{}, users: map[string]int{}}, nil
 }
 
 // schemeGuard speaks plain HTTP to the hosts named for it, and to them alone:
@@ -219,10 +221,21 @@ func (s *Store) pullFrom(ctx context.Context, ref, src name.Reference, auth Auth
 	digests := []string{display(ref.Context().Name()) + "@" + desc.Digest.String()}
 	var blobs []string
 	var mu sync.Mutex
-	out, err := s.add(ctx, img, tags, digests, func(ctx context.Context, l v1.Layer) (func() (io.ReadCloser, error), error) {
-		path, err := s.fetcher.stage(ctx, l)
-		if err != nil {
-			return nil, err
+	unpacked := false
+	defer func() {
+		for _, b := range blobs {
+			if err := s.fetcher.done(b, unpacked); err != nil {
+				s.cfg.Logger.Warn("layer blob not removed", "path", b, "err", err)
+			}
+		}
+	}()
+	out, err := s.add(ctx, img, tags, digests, func(ctx context.Context, chain digest.Digest, l v1.Layer) (opener, error) {
+		path, err := s.fetcher.stage(ctx, l, func() bool {
+			_, err := s.cfg.Layers.Get(chain)
+			return err == nil
+		})
+		if err != nil || path == "" {
+			return l.Uncompressed, err
 		}
 		mu.Lock()
 		blobs = append(blobs, path)
@@ -235,33 +248,37 @@ func (s *Store) pullFrom(ctx context.Context, ref, src name.Reference, auth Auth
 			return decompress(f)
 		}, nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	for _, b := range blobs { // unpacked: of no more use
-		if err := os.Remove(b); err != nil && !errors.Is(err, os.ErrNotExist) {
-			s.cfg.Logger.Warn("layer blob not removed", "path", b, "err", err)
-		}
-	}
-	return out, nil
+	unpacked = err == nil
+	return out, err
 }
 
-// stage downloads a layer's blob unless it is here, and returns its path. The
-// digest is checked while it is read. Blobs of an interrupted pull stay, so
-// that the next pull goes on from there.
-func (f *fetcher) stage(ctx context.Context, l v1.Layer) (string, error) {
+// stage downloads a layer's blob unless it is here, and returns its path; it stays
+// there until done. There is none if another pull has unpacked the layer meanwhile. The
+// digest is checked while it is read.
+func (f *fetcher) stage(ctx context.Context, l v1.Layer, unpacked func() bool) (path string, err error) {
 	d, err := l.Digest()
 	if err != nil {
 		return "", fmt.Errorf("layer digest: %w", err)
 	}
-	path := filepath.Join(f.dir, d.Hex)
 	release, err := f.acquire(ctx, d.Hex)
 	if err != nil {
 		return "", err
 	}
 	defer release()
+	path = filepath.Join(f.dir, d.Hex)
+	f.mu.Lock()
+	f.users[path]++
+	f.mu.Unlock()
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.done(path, false))
+		}
+	}()
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
+	}
+	if unpacked() {
+		return "", f.done(path, false)
 	}
 	in, err := l.Compressed()
 	if err != nil {
@@ -288,6 +305,24 @@ func (f *fetcher) stage(ctx context.Context, l v1.Layer) (string, error) {
 		return "", fmt.Errorf("download layer %s: %w", d, err)
 	}
 	return path, nil
+}
+
+// done says that a pull no longer needs a blob. The last to need it removes it if it is
+// unpacked; what an interrupted pull leaves, the next one goes on from.
+func (f *fetcher) done(path string, unpacked bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.users[path]--; f.users[path] > 0 {
+		return nil
+	}
+	delete(f.users, path)
+	if !unpacked {
+		return nil
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove layer blob: %w", err)
+	}
+	return nil
 }
 
 func (f *fetcher) acquire(ctx context.Context, key string) (func(), error) {

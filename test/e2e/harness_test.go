@@ -55,19 +55,17 @@ func upFrom(t testing.TB, name string, prepare func(dir string), flags ...string
 	}
 	c := &cluster{skiff: skiff, kubectl: kubectl, name: name, dir: filepath.Join(dir, "d")}
 	prepare(c.dir)
-	before := traces(t)
+	before := namespaceTraces(t)
 	t.Cleanup(func() {
 		if t.Failed() {
 			c.report(t)
 		}
+		own := ownTraces(t, c.dir)
 		if out, err := run(skiff, "down", "--purge", "--data-dir", c.dir); err != nil {
 			t.Errorf("down --purge: %v\n%s", err, out)
 		}
-		for _, left := range difference(traces(t), before) {
+		for _, left := range append(own(), difference(namespaceTraces(t), before)...) {
 			t.Errorf("left behind: %s", left)
-		}
-		if _, err := os.Stat(c.dir); err == nil {
-			t.Errorf("left behind: %s", c.dir)
 		}
 		_ = os.RemoveAll(dir)
 	})
@@ -159,69 +157,6 @@ func (c *cluster) kill(t testing.TB, role string) {
 	if err := syscall.Kill(c.pid(t, role), syscall.SIGKILL); err != nil {
 		t.Fatalf("kill %s: %v", role, err)
 	}
-}
-
-// traces are what a cluster could leave on this host.
-func traces(t testing.TB) []string {
-	t.Helper()
-	var all []string
-	add := func(kind, text string, keep func(string) bool) {
-		for line := range strings.Lines(text) {
-			if line = strings.TrimSpace(line); line != "" && keep(line) {
-				all = append(all, kind+": "+line)
-			}
-		}
-	}
-	mounts, err := os.ReadFile("/proc/self/mounts")
-	if err != nil {
-		t.Fatal(err)
-	}
-	add("mount", string(mounts), func(s string) bool { return strings.Contains(s, "skiff") })
-	links, err := run("ip", "-br", "link")
-	if err != nil {
-		t.Fatal(err)
-	}
-	add("link", firstFields(links), func(string) bool { return true })
-	tables, err := run("nft", "-t", "list", "tables")
-	if err != nil {
-		t.Fatal(err)
-	}
-	add("nft", tables, func(string) bool { return true })
-	procs, err := run("ps", "-eo", "args")
-	if err != nil {
-		t.Fatal(err)
-	}
-	add("process", procs, func(s string) bool { return strings.Contains(s, "skiff-e2e-") && !strings.HasPrefix(s, "ps ") })
-	groups, err := filepath.Glob("/sys/fs/cgroup/*/skiff*")
-	if err != nil {
-		t.Fatal(err)
-	}
-	add("cgroup", strings.Join(groups, "\n"), func(string) bool { return true })
-	return all
-}
-
-func firstFields(text string) string {
-	var b strings.Builder
-	for line := range strings.Lines(text) {
-		if f := strings.Fields(line); len(f) > 0 {
-			b.WriteString(f[0] + "\n")
-		}
-	}
-	return b.String()
-}
-
-func difference(after, before []string) []string {
-	seen := map[string]int{}
-	for _, s := range before {
-		seen[s]++
-	}
-	var out []string
-	for _, s := range after {
-		if seen[s]--; seen[s] < 0 {
-			out = append(out, s)
-		}
-	}
-	return out
 }
 
 // start runs a role by hand and returns its pid; up's clean-up ends it.

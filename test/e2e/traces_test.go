@@ -1,0 +1,105 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Two kinds of traces: those in our network namespace, where any change between before and after
+// counts, and those that carry the cluster's name or directory. Clusters in other
+// namespaces of this host may come and go meanwhile.
+
+// namespaceTraces are links and nftables tables of our network namespace.
+func namespaceTraces(t testing.TB) []string {
+	t.Helper()
+	links, err := run("ip", "-br", "link")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tables, err := run("nft", "-t", "list", "tables")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for line := range strings.Lines(links) {
+		if f := strings.Fields(line); len(f) > 0 {
+			name, _, _ := strings.Cut(f[0], "@") // the peer's number may change
+			all = append(all, "link "+name)
+		}
+	}
+	for line := range strings.Lines(tables) {
+		all = append(all, "nft "+strings.TrimSpace(line))
+	}
+	return all
+}
+
+// ownTraces returns what lists, also when the directory is gone, all that carries the name of the cluster in it.
+func ownTraces(t testing.TB, dir string) func() []string {
+	t.Helper()
+	var c struct{ ID string }
+	text, err := os.ReadFile(filepath.Join(dir, "cluster.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &c)
+	}
+	if err != nil || len(c.ID) < 8 {
+		t.Errorf("who the cluster in %s is: %v, id %q", dir, err, c.ID)
+		return func() []string { return nil }
+	}
+	group := "skiff-" + c.ID[:8]
+	return func() []string {
+		t.Helper()
+		var all []string
+		if _, err := os.Stat(dir); err == nil {
+			all = append(all, dir)
+		}
+		mounts, err := os.ReadFile("/proc/self/mounts")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(mounts)) {
+			if strings.Contains(line, dir) {
+				all = append(all, "mount "+strings.TrimSpace(line))
+			}
+		}
+		for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} { // v2, v1
+			groups, err := filepath.Glob(pattern + group)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, groups...)
+		}
+		procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range procs {
+			args, _ := os.ReadFile(p) // it may have ended
+			groups, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "cgroup"))
+			if len(args) == 0 { // a zombie, which its parent has yet to reap
+				continue
+			}
+			if strings.Contains(string(args), dir) || strings.Contains(string(groups), "/"+group) {
+				all = append(all, p+" "+strings.ReplaceAll(string(args), "\x00", " "))
+			}
+		}
+		return all
+	}
+}
+
+// difference is what after has more of than before.
+func difference(after, before []string) []string {
+	seen := map[string]int{}
+	for _, s := range before {
+		seen[s]++
+	}
+	var out []string
+	for _, s := range after {
+		if seen[s]--; seen[s] < 0 {
+			out = append(out, s)
+		}
+	}
+	return out
+}
