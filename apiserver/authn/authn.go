@@ -33,6 +33,8 @@ type Config struct {
 	Bootstrap bool
 	// Tokens are static bearer tokens; for tests.
 	Tokens map[string]user.Info
+	// FrontProxy may name users in headers; nil: nobody may.
+	FrontProxy *FrontProxy
 	// Anonymous lets requests without credentials pass as system:anonymous.
 	Anonymous bool
 	// MarkUsed, if set, is told of each use of a Secret-based ServiceAccount token whose
@@ -45,6 +47,7 @@ type Config struct {
 // Authenticator is an authenticator.Request; tokens alone (TokenReview) go to Token.
 type Authenticator struct {
 	certificates *certificates
+	frontProxy   authenticator.Request
 	tokens       []authenticator.Token
 	anonymous    bool
 	audiences    authenticator.Audiences
@@ -56,6 +59,12 @@ func New(c Config) (*Authenticator, error) {
 		c.Clock = clock.RealClock{}
 	}
 	a := &Authenticator{anonymous: c.Anonymous}
+	if c.FrontProxy != nil {
+		var err error
+		if a.frontProxy, err = c.FrontProxy.authenticator(); err != nil {
+			return nil, err
+		}
+	}
 	if c.ClientCAs != nil {
 		a.certificates = newCertificates(c.ClientCAs, c.Clock)
 	}
@@ -84,6 +93,9 @@ func (a *Authenticator) Audiences() authenticator.Audiences { return a.audiences
 // AuthenticateRequest implements authenticator.Request. A credential that is wrong is an
 // error even where anonymous requests are let in.
 func (a *Authenticator) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	if resp, ok := a.fromFrontProxy(req); ok {
+		return resp, true, nil
+	}
 	if a.certificates != nil {
 		resp, ok, err := a.certificates.AuthenticateRequest(req)
 		if ok {

@@ -1,0 +1,238 @@
+package cluster
+
+import (
+	"context"
+	"crypto"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/utils/clock"
+
+	"github.com/skiff-k8s/skiff/api/builtin"
+	"github.com/skiff-k8s/skiff/apiserver"
+	"github.com/skiff-k8s/skiff/apiserver/admission"
+	"github.com/skiff-k8s/skiff/apiserver/admission/match"
+	"github.com/skiff-k8s/skiff/apiserver/aggregator"
+	"github.com/skiff-k8s/skiff/apiserver/allocate"
+	"github.com/skiff-k8s/skiff/apiserver/authn"
+	"github.com/skiff-k8s/skiff/apiserver/authz"
+	"github.com/skiff-k8s/skiff/apiserver/binding"
+	"github.com/skiff-k8s/skiff/apiserver/bootstrap"
+	"github.com/skiff-k8s/skiff/apiserver/cacher"
+	"github.com/skiff-k8s/skiff/apiserver/crd"
+	"github.com/skiff-k8s/skiff/apiserver/eviction"
+	"github.com/skiff-k8s/skiff/apiserver/reviews"
+	"github.com/skiff-k8s/skiff/apiserver/seams"
+	"github.com/skiff-k8s/skiff/apiserver/webhook"
+	"github.com/skiff-k8s/skiff/component"
+)
+
+// APIServerConfig is an API server with its store: where it keeps things, where it
+// listens, whom it trusts.
+type APIServerConfig struct {
+	Store StoreConfig
+
+	// Bind is where it listens, Advertise the address that clients in the cluster are given.
+	Bind      netip.AddrPort
+	Advertise netip.Addr
+	Serving   *tls.Config
+
+	// ClientCA verifies users' certificates, as PEM; empty: none are accepted.
+	ClientCA []byte
+	// FrontProxyCA verifies proxies that name users in headers, as PEM; FrontProxy says which
+	// headers. Both empty: nobody may.
+	FrontProxyCA []byte
+	FrontProxy   *authn.FrontProxy
+	// Tokens are static bearer tokens.
+	Tokens                     map[string]user.Info
+	Anonymous, BootstrapTokens bool
+
+	// TokenKey signs ServiceAccount tokens, TokenKeys verify further ones.
+	TokenKey  crypto.Signer
+	TokenKeys []crypto.PublicKey
+	// Issuer is the tokens' issuer; FormerIssuers still verify.
+	Issuer        string
+	FormerIssuers []string
+	Audiences     []string
+	JWKSURI       string
+
+	ServiceCIDRs []netip.Prefix
+	// Kubelets is how kubelets are connected to, ExtensionServers the certificate that
+	// extension API servers are shown.
+	Kubelets         *tls.Config
+	ExtensionServers tls.Certificate
+
+	// MaxInFlight and MaxMutating bound concurrent requests; 0: the server's defaults.
+	MaxInFlight, MaxMutating int
+	ShutdownGrace            time.Duration
+
+	Logger *slog.Logger
+}
+
+// apiServer is an API server with what it needs to run, in the order of its start.
+type apiServer struct {
+	server  *apiserver.Server
+	caches  *cacher.Caches
+	members []component.Member
+}
+
+// RunAPIServer runs an API server alone until ctx ends.
+func RunAPIServer(ctx context.Context, c APIServerConfig) error {
+	s, err := newAPIServer(c)
+	if err != nil {
+		return err
+	}
+	group := component.NewGroup(c.Logger)
+	for _, m := range s.members {
+		group.Add(m)
+	}
+	group.Add(trim())
+	return group.Run(ctx)
+}
+
+// newAPIServer composes an API server; nothing runs before its members do.
+func newAPIServer(c APIServerConfig) (*apiServer, error) {
+	log := c.Logger
+	db, err := openStore(c.Store, log.With("component", "etcd"))
+	if err != nil {
+		return nil, err
+	}
+	scheme, resources := builtin.Scheme(), builtin.Resources()
+	caches, err := cacher.New(cacher.Config{Store: db, Scheme: scheme, Logger: log.With("component", "cacher")})
+	if err != nil {
+		return nil, err
+	}
+	if err := apiserver.AddStorage(caches, resources); err != nil {
+		return nil, err
+	}
+	issuer, err := authn.NewIssuer(authn.IssuerConfig{
+		Key: c.TokenKey, Keys: c.TokenKeys, URL: c.Issuer, AcceptURLs: c.FormerIssuers, Audiences: c.Audiences,
+	})
+	if err != nil {
+		return nil, err
+	}
+	users, err := authn.New(c.authentication(issuer, caches))
+	if err != nil {
+		return nil, err
+	}
+	nodeRules, err := bootstrap.NodeRules()
+	if err != nil {
+		return nil, err
+	}
+	rights, err := authz.New(authz.Config{Caches: caches, NodeRules: nodeRules, Log: log.With("component", "authz")})
+	if err != nil {
+		return nil, err
+	}
+	allocator, err := allocate.New(allocate.Config{Caches: caches, Store: db, Log: log.With("component", "allocate")})
+	if err != nil {
+		return nil, err
+	}
+	objects, err := bootstrap.New(bootstrap.Config{
+		Caches: caches, Store: db, ServiceCIDRs: c.ServiceCIDRs,
+		AdvertiseAddress: c.Advertise, Port: int32(c.Bind.Port()),
+		ClientCA: func() []byte { return c.ClientCA }, RequestHeaderCA: func() []byte { return c.FrontProxyCA },
+		Log: log.With("component", "bootstrap"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	var server *apiserver.Server
+	caller := webhook.New(caches)
+	plugins, err := admission.New(admission.Config{
+		Caches: caches, Authorizer: rights, Scheme: scheme, Caller: caller,
+		Catalog:           func() match.Catalog { return server.Registry() },
+		StorageProtection: true,
+		Extra:             []seams.Admission{rights.Escalation()}, Log: log.With("component", "admission"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	endpoints, err := reviews.Endpoints(reviews.Config{
+		Tokens: users, Audiences: users.Audiences(), Authorizer: rights, Rules: rights, Issuer: issuer, Caches: caches,
+	})
+	if err != nil {
+		return nil, err
+	}
+	endpoints = append(endpoints, binding.Endpoints(caches, clock.RealClock{})...)
+	endpoints = append(endpoints, eviction.Endpoint(caches, clock.RealClock{}))
+	address := netip.AddrPortFrom(c.Advertise, c.Bind.Port()).String()
+	discovery, err := issuer.Discovery(address, c.JWKSURI)
+	if err != nil {
+		return nil, err
+	}
+	others, err := aggregator.New(aggregator.Config{Caches: caches, Client: c.ExtensionServers, Log: log.With("component", "aggregator")})
+	if err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("tcp", c.Bind.String())
+	if err != nil {
+		return nil, fmt.Errorf("listen for the API: %w", err)
+	}
+	fail := func(err error) (*apiServer, error) { return nil, errors.Join(err, listener.Close()) }
+	server, err = apiserver.New(apiserver.Config{
+		Caches: caches, Scheme: scheme, Resources: resources,
+		Authenticator: users, Authorizer: rights,
+		Admission: plugins, Endpoints: endpoints,
+		Hooks:       []seams.Hooks{allocator.Hooks(), crd.Hooks(clock.RealClock{})},
+		Paths:       map[string]http.Handler{authn.OpenIDConfigPath: discovery, authn.JWKSPath: discovery},
+		Aggregate:   others.Wrap,
+		Checks:      []apiserver.Check{{Name: "rbac", Run: rights.WaitReady}},
+		Listener:    listener,
+		TLS:         c.Serving,
+		KubeletTLS:  c.Kubelets,
+		MaxInFlight: c.MaxInFlight, MaxMutating: c.MaxMutating, ShutdownGrace: c.ShutdownGrace,
+		ServerAddress: address,
+		Logger:        log.With("component", "apiserver"),
+	})
+	if err != nil {
+		return fail(err)
+	}
+	definitions, err := crd.New(crd.Config{Caches: caches, Registry: server.Registry(), Caller: caller, Log: log.With("component", "crd")})
+	if err != nil {
+		return fail(err)
+	}
+	return &apiServer{server: server, caches: caches, members: []component.Member{
+		{Name: "etcd", Component: db, Ready: waitClosed(db.Ready())},
+		{Name: "cacher", Component: caches, Ready: waitClosed(caches.Ready())},
+		{Name: "bootstrap", Component: objects},
+		{Name: "authz", Component: rights},
+		{Name: "allocate", Component: allocator},
+		{Name: "crd", Component: definitions},
+		{Name: "aggregator", Component: others},
+		{Name: "apiserver", Component: server},
+	}}, nil
+}
+
+// authentication is who may ask.
+func (c *APIServerConfig) authentication(issuer *authn.Issuer, caches *cacher.Caches) authn.Config {
+	a := authn.Config{
+		Issuer: issuer, Caches: caches, Tokens: c.Tokens,
+		Bootstrap: c.BootstrapTokens, Anonymous: c.Anonymous, FrontProxy: c.FrontProxy,
+	}
+	if len(c.ClientCA) > 0 {
+		pool := x509.NewCertPool()
+		pool.AppendCertsFromPEM(c.ClientCA)
+		a.ClientCAs = func() *x509.CertPool { return pool }
+	}
+	return a
+}
+
+// waitClosed makes a readiness channel a Ready function.
+func waitClosed(ch <-chan struct{}) func(context.Context) error {
+	return func(ctx context.Context) error {
+		select {
+		case <-ch:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
