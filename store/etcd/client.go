@@ -81,12 +81,8 @@ func NewClient(c ClientConfig) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("etcd client: %w", err)
 	}
-	s := &Client{
-		cfg:    c,
-		remote: newRemote(client),
-		ready:  make(chan struct{}),
-		ended:  make(chan struct{}),
-	}
+	s := &Client{cfg: c, ready: make(chan struct{}), ended: make(chan struct{})}
+	s.remote = newRemote(client, s.ended)
 	s.kv.conn = func(ctx context.Context) (conn, error) {
 		select {
 		case <-s.ended:

@@ -210,6 +210,33 @@ func TestClientUnavailable(t *testing.T) {
 	}
 }
 
+// TestClientEnds: what is under way ends with the client.
+func TestClientEnds(t *testing.T) {
+	etcd := members(t, 1, nil)
+	etcd[0].start()
+	s, err := NewClient(ClientConfig{Endpoints: urls(etcd)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	<-s.Ready()
+	w, err := s.Watch(t.Context(), "/ends/", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if _, err := w.Next(t.Context()); !errors.Is(err, store.ErrClosed) {
+		t.Errorf("watch after the end: %v, want ErrClosed", err)
+	}
+}
+
 // TestLeaseEnds: keys with a TTL can be written although the lease that they would share
 // is gone.
 func TestLeaseEnds(t *testing.T) {

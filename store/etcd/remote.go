@@ -17,10 +17,12 @@ type remote struct {
 	client *clientv3.Client
 	kv     pb.KVClient
 	lease  pb.LeaseClient
+	ended  <-chan struct{} // closed when the store is
 }
 
-func newRemote(client *clientv3.Client) *remote {
+func newRemote(client *clientv3.Client, ended <-chan struct{}) *remote {
 	return &remote{
+		ended:  ended,
 		client: client,
 		kv:     clientv3.RetryKVClient(client),
 		lease:  clientv3.RetryLeaseClient(client),
@@ -61,6 +63,7 @@ type remoteWatcher struct {
 	cancel context.CancelFunc
 	ctx    context.Context // of the caller of Watch
 	own    context.Context // the one that etcd's client finds the stream by
+	ended  <-chan struct{}
 }
 
 func (r *remote) watch(ctx context.Context, prefix string, from int64) (store.Watcher, error) {
@@ -69,7 +72,7 @@ func (r *remote) watch(ctx context.Context, prefix string, from int64) (store.Wa
 	w := &remoteWatcher{
 		prefix: prefix, from: from,
 		client: clientv3.NewWatcher(r.client),
-		cancel: cancel, ctx: ctx, own: own,
+		cancel: cancel, ctx: ctx, own: own, ended: r.ended,
 	}
 	// Progress notices from time to time are what makes kine count what is outside of the
 	// prefix as delivered, without which it never answers a request for progress.
@@ -92,14 +95,25 @@ func (r *remote) watch(ctx context.Context, prefix string, from int64) (store.Wa
 	return w, nil
 }
 
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 func (w *remoteWatcher) failed(ctx context.Context, r clientv3.WatchResponse, ok bool) error {
 	switch {
+	case closed(w.ended):
+		return store.ErrClosed
 	case !ok && ctx.Err() != nil:
 		return ctx.Err()
 	case !ok && w.ctx.Err() != nil:
 		return w.ctx.Err()
 	case !ok:
-		return store.ErrClosed
+		return fmt.Errorf("%w: etcd has ended the watch", store.ErrUnavailable)
 	case r.CompactRevision != 0:
 		return compacted(w.prefix, w.from, r.CompactRevision)
 	case r.Err() != nil:

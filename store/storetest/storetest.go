@@ -14,8 +14,9 @@ import (
 )
 
 // Run checks a store that open returns anew for each test. Keys may be there already;
-// the tests stay below prefixes of their own.
-func Run(t *testing.T, open func(t *testing.T) store.Store) {
+// the tests stay below prefixes of their own. Skipping is for a server of others that cannot do
+// what a test asks for: by the test's name, the reason.
+func Run(t *testing.T, open func(t *testing.T) store.Store, skipping ...map[string]string) {
 	for _, test := range []struct {
 		name string
 		run  func(t *testing.T, s store.Store)
@@ -41,7 +42,14 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		{"Cancelled", testCancelled},
 		{"Race", testRace},
 	} {
-		t.Run(test.name, func(t *testing.T) { test.run(t, open(t)) })
+		t.Run(test.name, func(t *testing.T) {
+			for _, s := range skipping {
+				if reason := s[test.name]; reason != "" {
+					t.Skip(reason)
+				}
+			}
+			test.run(t, open(t))
+		})
 	}
 }
 
