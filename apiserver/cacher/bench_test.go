@@ -145,9 +145,13 @@ func BenchmarkWatchFanout(b *testing.B) {
 			w := start(b)
 			w.create(b, typicalPod("ns", "a"))
 			w.consistent(b)
+			now, err := w.pods.current()
+			if err != nil {
+				b.Fatal(err)
+			}
 			var seen atomic.Int64
 			for range watchers {
-				go drain(b, open(b, w, WatchOptions{ResourceVersion: fmt.Sprint(w.pods.current().rev)}), &seen)
+				go drain(b, open(b, w, WatchOptions{ResourceVersion: fmt.Sprint(now.rev)}), &seen)
 			}
 			n := int64(0)
 			for b.Loop() {

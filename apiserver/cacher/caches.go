@@ -133,38 +133,49 @@ func (s *Caches) Add(key string, r *api.Resource) error {
 	}
 	key = normalKey(key)
 	res := newResource(s, r, c)
-	s.mu.Lock()
-	if other := s.byPath[r.StoragePath]; other != nil && s.byKey[key] != other {
+	// The old one ends before it gets no more events: none of its watches may then tell of a
+	// revision that it has not seen.
+	var ended *resource
+	for {
+		s.mu.Lock()
+		old := s.byKey[key]
+		if other := s.byPath[r.StoragePath]; other != nil && old != other {
+			s.mu.Unlock()
+			return fmt.Errorf("cacher: add %s: StoragePath %q belongs to another resource", key, r.StoragePath)
+		}
+		if old == ended {
+			if old != nil {
+				delete(s.byPath, old.api.StoragePath)
+			}
+			s.byKey[key] = res
+			s.byPath[r.StoragePath] = res
+			s.mu.Unlock()
+			return nil
+		}
 		s.mu.Unlock()
-		return fmt.Errorf("cacher: add %s: StoragePath %q belongs to another resource", key, r.StoragePath)
+		if old != nil {
+			old.shut()
+		}
+		ended = old
 	}
-	old := s.dropLocked(key)
-	s.byKey[key] = res
-	s.byPath[r.StoragePath] = res
-	s.mu.Unlock()
-	if old != nil {
-		old.shut()
-	}
-	return nil
 }
 
 // Remove forgets a resource: its watches end, its objects stay in the store.
 func (s *Caches) Remove(key string) {
+	key = normalKey(key)
 	s.mu.Lock()
-	old := s.dropLocked(normalKey(key))
-	s.mu.Unlock()
-	if old != nil {
-		old.shut()
-	}
-}
-
-func (s *Caches) dropLocked(key string) *resource {
 	old := s.byKey[key]
-	if old != nil {
+	s.mu.Unlock()
+	if old == nil {
+		return
+	}
+	old.shut() // first, as in Add
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.byKey[key] == old {
 		delete(s.byKey, key)
 		delete(s.byPath, old.api.StoragePath)
 	}
-	return old
 }
 
 // Resource implements Set.

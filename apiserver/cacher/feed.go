@@ -169,11 +169,12 @@ func (s *Caches) watchStore(ctx context.Context) error {
 	s.feed.setWatcher(w)
 	defer s.feed.setWatcher(nil)
 	if fresh {
-		s.feed.advance(from)
 		select {
 		case <-s.feed.ready:
-			s.reload()
+			s.reload() // before anybody who waits for the revision reads what was before
+			s.feed.advance(from)
 		default: // nothing has been loaded yet
+			s.feed.advance(from)
 			close(s.feed.ready)
 		}
 	}

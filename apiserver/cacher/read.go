@@ -58,8 +58,8 @@ func (r *resource) consistent(ctx context.Context) error {
 
 // atLeast waits until the cache has reached rev.
 func (r *resource) atLeast(ctx context.Context, rev int64) error {
-	if r.current().rev >= rev {
-		return nil
+	if v, err := r.current(); err != nil || v.rev >= rev {
+		return err
 	}
 	s := r.caches
 	within, cancel := context.WithTimeout(ctx, s.cfg.ReadTimeout)
@@ -94,7 +94,10 @@ func (r *resource) Get(ctx context.Context, namespace, name, resourceVersion str
 	if err := r.fresh(ctx, resourceVersion); err != nil {
 		return nil, err
 	}
-	e, ok := r.cached(r.key(namespace, name))
+	e, ok, err := r.cached(r.key(namespace, name))
+	if err != nil {
+		return nil, err
+	}
 	if !ok {
 		return nil, apierrors.NewNotFound(r.api.GR(), name)
 	}
@@ -142,7 +145,7 @@ func (r *resource) List(ctx context.Context, o ListOptions) (*List, error) {
 		from = max(from, prefix+start)
 		if rev < 0 {
 			if err = r.consistent(ctx); err == nil {
-				src = r.current()
+				src, err = r.current()
 			}
 		} else if src, err = r.exactly(ctx, rev); apierrors.IsResourceExpired(err) {
 			err = expiredContinue(encodeContinue(-1, start))
@@ -162,7 +165,7 @@ func (r *resource) List(ctx context.Context, o ListOptions) (*List, error) {
 			limit = 0 // as upstream: a client that takes anything gets everything at once
 		}
 		if err = r.fresh(ctx, o.ResourceVersion); err == nil {
-			src = r.current()
+			src, err = r.current()
 		}
 	}
 	if err != nil {
@@ -225,7 +228,11 @@ func (r *resource) exactly(ctx context.Context, rev int64) (source, error) {
 		return nil, err
 	}
 	r.mu.Lock()
-	v := r.currentLocked()
+	v, err := r.currentLocked()
+	if err != nil {
+		r.mu.Unlock()
+		return nil, err
+	}
 	if rev < r.history.after {
 		r.mu.Unlock()
 		return &past{r: r, rev: rev}, nil

@@ -300,10 +300,14 @@ func (r *resource) WaitReady(ctx context.Context) error {
 }
 
 // cached returns the entry of a key as the cache has it.
-func (r *resource) cached(key string) (*entry, bool) {
+func (r *resource) cached(key string) (*entry, bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.tree.Get(&entry{key: key})
+	if r.phase != serving {
+		return nil, false, notReady(r)
+	}
+	e, ok := r.tree.Get(&entry{key: key})
+	return e, ok, nil
 }
 
 // oldest is the revision that the history in memory begins after.
@@ -314,17 +318,22 @@ func (r *resource) oldest() int64 {
 }
 
 // current returns the newest state. Its revision is what has been applied to this
-// resource, or the feed's where that is ahead: no change lies in between.
-func (r *resource) current() *view {
+// resource, or the feed's where that is ahead: no change lies in between. A reader that
+// found the resource ready a moment ago may find it dropped or replaced: then what is
+// here is no state at all.
+func (r *resource) current() (*view, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.currentLocked()
 }
 
-func (r *resource) currentLocked() *view {
+func (r *resource) currentLocked() (*view, error) {
+	if r.phase != serving {
+		return nil, notReady(r)
+	}
 	rev := max(r.rev, r.caches.feed.revision())
 	if r.snapshot == nil {
 		r.snapshot = r.tree.Clone()
 	}
-	return &view{tree: r.snapshot, rev: rev}
+	return &view{tree: r.snapshot, rev: rev}, nil
 }

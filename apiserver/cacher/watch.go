@@ -92,13 +92,14 @@ func (r *resource) Watch(ctx context.Context, o WatchOptions) (Watcher, error) {
 	}
 
 	r.mu.Lock()
-	if r.phase != serving {
+	v, err := r.currentLocked()
+	if err != nil {
 		r.mu.Unlock()
-		return w.failed(notReady(r)), nil
+		return w.failed(err), nil
 	}
 	w.epoch = r.stop
 	if initial {
-		w.initial = r.currentLocked()
+		w.initial = v
 	} else if rev != 0 {
 		if rev < r.history.after {
 			oldest := r.history.after
@@ -200,7 +201,11 @@ func (w *watcher) loop(ctx, running context.Context, send func(Event) bool, due 
 			w.pending = w.seq < r.history.end()
 		}
 		rev := max(r.rev, r.caches.feed.revision())
+		ended := r.phase != serving || r.stop != w.epoch // rev is then not ours to tell
 		r.mu.Unlock()
+		if ended {
+			return
+		}
 		if !ok {
 			send(Event{Type: watch.Error, Err: slowWatcher(r)})
 			return

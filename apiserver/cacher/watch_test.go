@@ -1,6 +1,7 @@
 package cacher
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -290,6 +291,56 @@ func TestRemoveEndsWatches(t *testing.T) {
 	}
 	if _, err := old.Get(t.Context(), "ns", "a", "0"); !apierrors.IsTooManyRequests(err) {
 		t.Errorf("get from the old cache: %v, want 429", err)
+	}
+}
+
+// A resource that is replaced or removed while a read waits leaves that read with an error that
+// says try again, never with an empty state.
+func TestReplacedDuringRead(t *testing.T) {
+	for name, replace := range map[string]func(*Caches) error{
+		"replaced": func(s *Caches) error { return s.Add("pods", podResource()) },
+		"removed":  func(s *Caches) error { s.Remove("pods"); return nil },
+	} {
+		for what, read := range map[string]func(context.Context, *resource) error{
+			"get":  func(ctx context.Context, r *resource) error { _, err := r.Get(ctx, "ns", "a", ""); return err },
+			"list": func(ctx context.Context, r *resource) error { _, err := r.List(ctx, ListOptions{}); return err },
+			"page": func(ctx context.Context, r *resource) error {
+				_, err := r.List(ctx, ListOptions{Continue: encodeContinue(-1, "ns/a")})
+				return err
+			},
+			"watch": func(ctx context.Context, r *resource) error {
+				w, err := r.Watch(ctx, WatchOptions{})
+				if err != nil {
+					return err
+				}
+				defer w.Stop()
+				return (<-w.Events()).Err
+			},
+		} {
+			t.Run(what+" "+name, func(t *testing.T) {
+				w := start(t)
+				w.create(t, pod("ns", "a"))
+				w.set.confirm.revision = func(ctx context.Context) (int64, error) {
+					if err := replace(w.set); err != nil {
+						return 0, err
+					}
+					return w.store.Revision(ctx)
+				}
+				if err := read(t.Context(), w.pods); !apierrors.IsTooManyRequests(err) {
+					t.Errorf("%v, want 429", err)
+				}
+			})
+		}
+		t.Run("update "+name, func(t *testing.T) {
+			w := start(t)
+			w.create(t, pod("ns", "a"))
+			if err := replace(w.set); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := w.pods.cached("ns/a"); !apierrors.IsTooManyRequests(err) {
+				t.Errorf("%v, want 429", err)
+			}
+		})
 	}
 }
 

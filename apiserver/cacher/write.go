@@ -63,11 +63,15 @@ func (r *resource) target(ctx context.Context, namespace, name string) (*target,
 		return nil, err
 	}
 	t := &target{r: r, namespace: namespace, name: name, key: r.key(namespace, name)}
-	if e, ok := r.cached(t.key); ok {
+	e, ok, err := r.cached(t.key)
+	if err != nil {
+		return nil, err
+	}
+	if ok {
 		t.cur = e
 		return t, nil
 	}
-	_, err := t.refresh(ctx)
+	_, err = t.refresh(ctx)
 	return t, err
 }
 
