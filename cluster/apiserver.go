@@ -22,6 +22,7 @@ import (
 	"github.com/skiff-k8s/skiff/apiserver/admission/match"
 	"github.com/skiff-k8s/skiff/apiserver/aggregator"
 	"github.com/skiff-k8s/skiff/apiserver/allocate"
+	"github.com/skiff-k8s/skiff/apiserver/audit"
 	"github.com/skiff-k8s/skiff/apiserver/authn"
 	"github.com/skiff-k8s/skiff/apiserver/authz"
 	"github.com/skiff-k8s/skiff/apiserver/binding"
@@ -33,6 +34,7 @@ import (
 	"github.com/skiff-k8s/skiff/apiserver/seams"
 	"github.com/skiff-k8s/skiff/apiserver/webhook"
 	"github.com/skiff-k8s/skiff/component"
+	"github.com/skiff-k8s/skiff/host/netlink"
 )
 
 // APIServerConfig is an API server with its store: where it keeps things, where it
@@ -73,6 +75,9 @@ type APIServerConfig struct {
 	// MaxInFlight and MaxMutating bound concurrent requests; 0: the server's defaults.
 	MaxInFlight, MaxMutating int
 	ShutdownGrace            time.Duration
+
+	// Audit records requests; nil: they are not recorded.
+	Audit *audit.Auditor
 
 	Logger *slog.Logger
 }
@@ -189,8 +194,8 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 		TLS:         c.Serving,
 		KubeletTLS:  c.Kubelets,
 		MaxInFlight: c.MaxInFlight, MaxMutating: c.MaxMutating, ShutdownGrace: c.ShutdownGrace,
-		ServerAddress: address,
-		Logger:        log.With("component", "apiserver"),
+		ServerAddress: address, Audit: c.Audit,
+		Logger: log.With("component", "apiserver"),
 	})
 	if err != nil {
 		return fail(err)
@@ -199,7 +204,7 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 	if err != nil {
 		return fail(err)
 	}
-	return &apiServer{server: server, caches: caches, members: []component.Member{
+	members := []component.Member{
 		{Name: "etcd", Component: db, Ready: waitClosed(db.Ready())},
 		{Name: "cacher", Component: caches, Ready: waitClosed(caches.Ready())},
 		{Name: "bootstrap", Component: objects},
@@ -207,8 +212,11 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 		{Name: "allocate", Component: allocator},
 		{Name: "crd", Component: definitions},
 		{Name: "aggregator", Component: others},
-		{Name: "apiserver", Component: server},
-	}}, nil
+	}
+	if c.Audit != nil {
+		members = append(members, component.Member{Name: "audit", Component: c.Audit})
+	}
+	return &apiServer{server: server, caches: caches, members: append(members, component.Member{Name: "apiserver", Component: server})}, nil
 }
 
 // authentication is who may ask.
@@ -235,4 +243,13 @@ func waitClosed(ch <-chan struct{}) func(context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// HostAddress is this host's address: the one that packets leave by.
+func HostAddress() (netip.Addr, error) {
+	a, err := netlink.DefaultAddress()
+	if err != nil {
+		return a, fmt.Errorf("find this host's address: %w", err)
+	}
+	return a, nil
 }
