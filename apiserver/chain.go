@@ -12,11 +12,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	annotations "k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
 
+	"github.com/skiff-k8s/skiff/apiserver/audit"
 	"github.com/skiff-k8s/skiff/apiserver/authn"
 	"github.com/skiff-k8s/skiff/apiserver/authz"
 )
@@ -34,7 +36,9 @@ func (s *Server) chain() http.Handler {
 	h = s.limit(h)
 	h = s.impersonate(h)
 	if s.c.Audit != nil {
-		h = s.c.Audit(h)
+		h = s.c.Audit.Wrap(h, longRunning, func(w http.ResponseWriter, req *http.Request, err error) {
+			s.fail(w, req, apierrors.NewInternalError(err))
+		})
 	}
 	h = s.authenticate(h)
 	h = s.enter(h)
@@ -67,15 +71,19 @@ func (s *Server) enter(next http.Handler) http.Handler {
 			s.fail(w, req, apierrors.NewBadRequest(err.Error()))
 			return
 		}
-		h := w.Header()
-		h.Set("Audit-Id", auditID(req))
+		h, id := w.Header(), auditID(req)
+		h.Set("Audit-Id", id)
 		h.Set("Cache-Control", "no-cache, private")
 		ctx := request.WithRequestInfo(req.Context(), info)
+		if s.c.Audit != nil {
+			ctx = s.c.Audit.Begin(ctx, id)
+		}
 		ctx = warning.WithWarningRecorder(ctx, &warnings{header: h})
 		if !longRunning(req, info) {
 			d, err := timeout(req)
 			if err != nil {
-				s.fail(w, req, err)
+				req = req.WithContext(ctx)
+				s.fail(audit.Failed(w, req), req, err)
 				return
 			}
 			var cancel context.CancelFunc
@@ -108,7 +116,7 @@ func timeout(req *http.Request) (time.Duration, error) {
 }
 
 func auditID(req *http.Request) string {
-	if id := req.Header.Get("Audit-Id"); id != "" && len(id) <= 64 {
+	if id := req.Header.Get("Audit-Id"); id != "" {
 		return id
 	}
 	return uuid.NewString()
@@ -145,7 +153,7 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 				if err != nil {
 					s.log.Debug("authentication failed", "path", req.URL.Path, "err", err)
 				}
-				s.fail(w, req, apierrors.NewUnauthorized("Unauthorized"))
+				s.fail(audit.Failed(w, req), req, apierrors.NewUnauthorized("Unauthorized"))
 				return
 			}
 			u = resp.User
@@ -163,12 +171,13 @@ func (s *Server) impersonate(next http.Handler) http.Handler {
 		}
 		req = req.Clone(req.Context())
 		ctx := req.Context()
-		as, _, err := authn.Impersonate(ctx, req.Header, Attributes(ctx), s.c.Authorizer)
+		as, constraint, err := authn.Impersonate(ctx, req.Header, Attributes(ctx), s.c.Authorizer)
 		if err != nil {
 			s.fail(w, req, err)
 			return
 		}
 		if as != nil {
+			audit.Impersonated(ctx, as, constraint)
 			req = req.WithContext(request.WithUser(ctx, as))
 		}
 		next.ServeHTTP(w, req)
@@ -184,18 +193,27 @@ func impersonating(h http.Header) bool {
 	return false
 }
 
+// Audit annotations of every request that is authorized or refused.
+const (
+	decisionKey = "authorization.k8s.io/decision"
+	reasonKey   = "authorization.k8s.io/reason"
+)
+
 func (s *Server) authorize(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		a := Attributes(req.Context())
 		decision, reason, err := s.c.Authorizer.Authorize(req.Context(), a)
 		if decision == authorizer.DecisionAllow {
+			annotations.AddAuditAnnotations(req.Context(), decisionKey, "allow", reasonKey, reason)
 			next.ServeHTTP(w, req)
 			return
 		}
 		if err != nil {
+			annotations.AddAuditAnnotation(req.Context(), reasonKey, "internal error")
 			s.fail(w, req, apierrors.NewInternalError(err))
 			return
 		}
+		annotations.AddAuditAnnotations(req.Context(), decisionKey, "forbid", reasonKey, reason)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		s.fail(w, req, authz.Forbidden(a, reason))
 	})

@@ -26,6 +26,7 @@ import (
 
 	"github.com/skiff-k8s/skiff/api"
 	apischema "github.com/skiff-k8s/skiff/api/openapi"
+	"github.com/skiff-k8s/skiff/apiserver/audit"
 	"github.com/skiff-k8s/skiff/apiserver/cacher"
 	"github.com/skiff-k8s/skiff/apiserver/discovery"
 	"github.com/skiff-k8s/skiff/apiserver/openapi"
@@ -47,8 +48,8 @@ type Config struct {
 	Authenticator authenticator.Request
 	Authorizer    authorizer.Authorizer
 	Admission     seams.Admission
-	// Audit wraps the chain behind authentication; may be nil.
-	Audit func(http.Handler) http.Handler
+	// Audit records requests; may be nil. Who makes it runs it.
+	Audit *audit.Auditor
 
 	Endpoints []seams.Endpoint
 	Hooks     []seams.Hooks

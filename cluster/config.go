@@ -46,6 +46,15 @@ type Config struct {
 	Bridge string `json:"bridge"`
 	// PlainHTTPRegistries are registry hosts to pull from without TLS.
 	PlainHTTPRegistries []string `json:"plainHTTPRegistries,omitempty"`
+	// Audit says which requests are recorded, and where.
+	Audit AuditConfig `json:"audit,omitzero"`
+}
+
+// AuditConfig is the audit log of a cluster; without a policy there is none.
+type AuditConfig struct {
+	// PolicyFile holds an audit.k8s.io/v1 Policy, LogPath takes the events.
+	PolicyFile string `json:"policyFile,omitempty"`
+	LogPath    string `json:"logPath,omitempty"`
 }
 
 // dataFormat is the version of the data directory that this build reads and writes.

@@ -73,6 +73,10 @@ func (c *Config) apiServerConfig(p Paths, creds *Credentials, log *slog.Logger) 
 	if err != nil {
 		return APIServerConfig{}, err
 	}
+	auditor, err := c.Audit.auditor(log.With("component", "audit"))
+	if err != nil {
+		return APIServerConfig{}, err
+	}
 	ca, frontProxyCA := x509.NewCertPool(), x509.NewCertPool()
 	ca.AppendCertsFromPEM(creds.CA.Cert)
 	frontProxyCA.AppendCertsFromPEM(creds.FrontProxyCA.Cert)
@@ -91,7 +95,7 @@ func (c *Config) apiServerConfig(p Paths, creds *Credentials, log *slog.Logger) 
 		TokenKey: creds.TokenKey, Issuer: "https://kubernetes.default.svc." + c.Domain,
 		ServiceCIDRs:     []netip.Prefix{c.ServiceCIDR},
 		Kubelets:         &tls.Config{Certificates: []tls.Certificate{kubelets}, RootCAs: ca, MinVersion: tls.VersionTLS12},
-		ExtensionServers: extensions,
-		Logger:           log,
+		ExtensionServers: extensions, Audit: auditor,
+		Logger: log,
 	}, nil
 }

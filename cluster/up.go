@@ -30,6 +30,8 @@ type UpOptions struct {
 	Executable string
 	// PlainHTTPRegistries replace those of cluster.json where given.
 	PlainHTTPRegistries []string
+	// Audit replaces what cluster.json says where given.
+	Audit AuditConfig
 	// Progress gets a line for each step.
 	Progress io.Writer
 	// Timeout for everything; 0: two minutes.
@@ -115,8 +117,17 @@ func prepare(p Paths, o UpOptions, s *steps) (*Config, error) {
 			return nil, err
 		}
 	}
-	if len(o.PlainHTTPRegistries) > 0 {
+	changed := len(o.PlainHTTPRegistries) > 0
+	if changed {
 		c.PlainHTTPRegistries = o.PlainHTTPRegistries
+	}
+	if o.Audit != (AuditConfig{}) {
+		if err := o.Audit.check(); err != nil {
+			return nil, err
+		}
+		c.Audit, changed = o.Audit, true
+	}
+	if changed {
 		if err := c.save(o.Dir); err != nil {
 			return nil, err
 		}

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/warning"
 
+	"github.com/skiff-k8s/skiff/apiserver/audit"
 	"github.com/skiff-k8s/skiff/apiserver/seams"
 )
 
@@ -244,6 +245,7 @@ func (c *call) decode(r *resource, directive string) (runtime.Object, error) {
 		return nil, err
 	}
 	obj.GetObjectKind().SetGroupVersionKind(r.gvk)
+	audit.RequestObject(c.ctx, obj)
 	return obj, nil
 }
 

@@ -160,7 +160,7 @@ func decodeDelete(media negotiate.Media, data []byte, into *metav1.DeleteOptions
 		if err := into.Unmarshal(u.Raw); err != nil {
 			return apierrors.NewBadRequest(err.Error())
 		}
-		into.Kind = u.Kind
+		into.Kind, into.APIVersion = u.Kind, u.APIVersion
 	} else if err := yaml.Unmarshal(data, into); err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}

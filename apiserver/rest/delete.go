@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/skiff-k8s/skiff/apiserver/audit"
 	"github.com/skiff-k8s/skiff/apiserver/cacher"
 	"github.com/skiff-k8s/skiff/apiserver/seams"
 )
@@ -83,6 +84,10 @@ func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 		if err := decodeDelete(media, data, opts); err != nil {
 			return nil, err
 		}
+		if opts.Kind == "" {
+			opts.SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind("DeleteOptions"))
+		}
+		audit.RequestObject(c.ctx, opts)
 	} else if c.req.URL.RawQuery != "" {
 		if err := metainternal.ParameterCodec.DecodeParameters(c.req.URL.Query(), metav1.SchemeGroupVersion, opts); err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/skiff-k8s/skiff/apiserver/audit"
 	"github.com/skiff-k8s/skiff/apiserver/negotiate"
 	"github.com/skiff-k8s/skiff/apiserver/seams"
 )
@@ -111,6 +112,7 @@ func (c *call) decodeEndpoint(e *seams.Endpoint, directive string) (runtime.Obje
 		e.Default(obj)
 	}
 	obj.GetObjectKind().SetGroupVersionKind(*gvk)
+	audit.RequestObject(c.ctx, obj)
 	return obj, nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/skiff-k8s/skiff/apiserver/audit"
 	"github.com/skiff-k8s/skiff/apiserver/cacher"
 	"github.com/skiff-k8s/skiff/apiserver/negotiate"
 )
@@ -160,6 +161,9 @@ func (c *call) writeList(l *cacher.List) error {
 		items = append(items, b)
 	}
 	kind := c.r.gvk.GroupVersion().WithKind(c.r.listKind())
+	if err := c.auditList(kind, l); err != nil {
+		return apierrors.NewInternalError(err)
+	}
 	if c.out.Media == negotiate.Protobuf {
 		parts, err := protoList(kind, listMeta(l), items)
 		if err != nil {
@@ -177,6 +181,36 @@ func (c *call) writeList(l *cacher.List) error {
 		return nil
 	}
 	return c.writeJSON(http.StatusOK, concat(parts...))
+}
+
+// auditList records the list where whole answers are recorded, as JSON whatever the
+// client gets.
+func (c *call) auditList(kind schema.GroupVersionKind, l *cacher.List) error {
+	wanted, omit := audit.WantsResponse(c.ctx)
+	if !wanted {
+		return nil
+	}
+	items := make([][]byte, 0, len(l.Items))
+	for _, o := range l.Items {
+		obj, err := c.r.seen(o)
+		if err != nil {
+			return err
+		}
+		if omit {
+			obj = audit.WithoutManagedFields(obj)
+		}
+		b, err := marshal(obj)
+		if err != nil {
+			return err
+		}
+		items = append(items, c.bare(b))
+	}
+	parts, err := jsonList(kind, listMeta(l), items, c.r.custom)
+	if err != nil {
+		return err
+	}
+	audit.ResponseJSON(c.ctx, concat(parts...))
+	return nil
 }
 
 // item is the encoding of a list's item, JSON without its opening brace: built-in kinds

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
+	"github.com/skiff-k8s/skiff/apiserver/audit"
 	"github.com/skiff-k8s/skiff/apiserver/cacher"
 	"github.com/skiff-k8s/skiff/apiserver/negotiate"
 	"github.com/skiff-k8s/skiff/apiserver/patch"
@@ -38,7 +39,7 @@ func (c *call) patch(v *view) error {
 	if err != nil {
 		return err
 	}
-	if err := patch.Check(kind, body); err != nil {
+	if err := c.auditPatch(kind, body); err != nil {
 		return err
 	}
 	w := c.newWrite(v, updateOptionsOf(opts), opts.DryRun)
@@ -57,6 +58,25 @@ func (c *call) patch(v *view) error {
 		code = http.StatusCreated
 	}
 	return c.answer(code, res)
+}
+
+// auditPatch checks a patch and records it, as JSON.
+func (c *call) auditPatch(kind types.PatchType, body []byte) error {
+	if err := patch.Check(kind, body); err != nil {
+		return err
+	}
+	if !audit.WantsPatch(c.ctx) {
+		return nil
+	}
+	if kind == types.ApplyYAMLPatchType {
+		b, err := yamlToJSON(body)
+		if err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		body = b
+	}
+	audit.RequestPatch(c.ctx, body)
+	return nil
 }
 
 // patchType is the kind of patch by the content type; custom resources have no

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/skiff-k8s/skiff/apiserver/audit"
 	"github.com/skiff-k8s/skiff/apiserver/cacher"
 	"github.com/skiff-k8s/skiff/apiserver/negotiate"
 	"github.com/skiff-k8s/skiff/apiserver/table"
@@ -32,6 +33,9 @@ var gzips = sync.Pool{New: func() any {
 // stored answers with a stored object, from its cached encoding where there is one.
 func (c *call) stored(code int, o cacher.Object) error {
 	if c.out.As == nil && c.r.FromStored == nil {
+		if err := c.auditStored(o); err != nil {
+			return err
+		}
 		if c.out.Media == negotiate.Protobuf {
 			b, err := o.Proto()
 			if err != nil {
@@ -53,6 +57,27 @@ func (c *call) stored(code int, o cacher.Object) error {
 	return c.object(code, obj)
 }
 
+// auditStored records the answer where whole answers are recorded.
+func (c *call) auditStored(o cacher.Object) error {
+	wanted, omit := audit.WantsResponse(c.ctx)
+	switch {
+	case !wanted:
+	case omit:
+		obj, err := c.r.seen(o)
+		if err != nil {
+			return err
+		}
+		audit.Response(c.ctx, obj)
+	default:
+		b, err := o.JSON()
+		if err != nil {
+			return apierrors.NewInternalError(err)
+		}
+		audit.ResponseJSON(c.ctx, b)
+	}
+	return nil
+}
+
 // object answers with any object whose TypeMeta is set.
 func (c *call) object(code int, obj runtime.Object) error {
 	if _, isStatus := obj.(*metav1.Status); !isStatus && c.out.As != nil {
@@ -65,6 +90,7 @@ func (c *call) object(code int, obj runtime.Object) error {
 }
 
 func (c *call) encode(code int, obj runtime.Object) error {
+	audit.Response(c.ctx, obj)
 	b, err := c.g.codecs.Encode(obj, c.out)
 	if err != nil {
 		return apierrors.NewInternalError(err)
@@ -221,6 +247,7 @@ func StatusOf(err error) *metav1.Status {
 // WriteError answers with an error.
 func (g *Registry) WriteError(w http.ResponseWriter, req *http.Request, err error) {
 	s := StatusOf(err)
+	audit.Response(req.Context(), s)
 	if s.Code == http.StatusInternalServerError && req.Context().Err() == nil {
 		g.Logger.Error("request failed", "method", req.Method, "path", req.URL.Path, "err", err)
 	}

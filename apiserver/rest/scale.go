@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/skiff-k8s/skiff/apiserver/audit"
 	"github.com/skiff-k8s/skiff/apiserver/cacher"
 	"github.com/skiff-k8s/skiff/apiserver/negotiate"
 	"github.com/skiff-k8s/skiff/apiserver/patch"
@@ -149,6 +150,8 @@ func (c *call) scaleChange(opts *metav1.UpdateOptions) (func(*autoscalingv1.Scal
 		if !ok {
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("wrong object passed to Scale update: %v", gvk))
 		}
+		s.SetGroupVersionKind(kind)
+		audit.RequestObject(c.ctx, s)
 		return func(*autoscalingv1.Scale) (*autoscalingv1.Scale, error) { return s.DeepCopy(), nil }, nil
 	}
 	t, err := c.patchType()
@@ -159,7 +162,7 @@ func (c *call) scaleChange(opts *metav1.UpdateOptions) (func(*autoscalingv1.Scal
 	if err != nil {
 		return nil, err
 	}
-	if err := patch.Check(t, body); err != nil {
+	if err := c.auditPatch(t, body); err != nil {
 		return nil, err
 	}
 	return func(old *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
