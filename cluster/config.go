@@ -46,6 +46,8 @@ type Config struct {
 	Bridge string `json:"bridge"`
 	// PlainHTTPRegistries are registry hosts to pull from without TLS.
 	PlainHTTPRegistries []string `json:"plainHTTPRegistries,omitempty"`
+	// Etcd is where the cluster keeps its state instead of a member of its own.
+	Etcd *ExternalEtcd `json:"etcd,omitempty"`
 	// Audit says which requests are recorded, and where.
 	Audit AuditConfig `json:"audit,omitzero"`
 }

@@ -81,7 +81,7 @@ func (c *Config) apiServerConfig(p Paths, creds *Credentials, log *slog.Logger) 
 	ca.AppendCertsFromPEM(creds.CA.Cert)
 	frontProxyCA.AppendCertsFromPEM(creds.FrontProxyCA.Cert)
 	return APIServerConfig{
-		Store:     StoreConfig{DataDir: p.Etcd(), Name: c.NodeName},
+		Store:     StoreConfig{DataDir: p.Etcd(), Name: c.NodeName, External: c.Etcd},
 		Bind:      netip.AddrPortFrom(netip.IPv6Unspecified(), c.APIPort),
 		Advertise: c.NodeIP,
 		Serving:   &tls.Config{Certificates: []tls.Certificate{serving}, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12},

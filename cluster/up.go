@@ -32,6 +32,8 @@ type UpOptions struct {
 	PlainHTTPRegistries []string
 	// Audit replaces what cluster.json says where given.
 	Audit AuditConfig
+	// Etcd is the etcd to make a new cluster on; nil: one of its own.
+	Etcd *ExternalEtcd
 	// Progress gets a line for each step.
 	Progress io.Writer
 	// Timeout for everything; 0: two minutes.
@@ -128,6 +130,13 @@ func prepare(p Paths, o UpOptions, s *steps) (*Config, error) {
 		c.Audit, changed = o.Audit, true
 	}
 	if changed {
+		if err := c.save(o.Dir); err != nil {
+			return nil, err
+		}
+	}
+	if changed, err := c.keepIn(o.Etcd, p.Etcd()); err != nil {
+		return nil, err
+	} else if changed {
 		if err := c.save(o.Dir); err != nil {
 			return nil, err
 		}
