@@ -46,6 +46,8 @@ type Config struct {
 	Bridge string `json:"bridge"`
 	// PlainHTTPRegistries are registry hosts to pull from without TLS.
 	PlainHTTPRegistries []string `json:"plainHTTPRegistries,omitempty"`
+	// Without are components that others run.
+	Without []string `json:"without,omitempty"`
 	// Etcd is where the cluster keeps its state instead of a member of its own.
 	Etcd *ExternalEtcd `json:"etcd,omitempty"`
 	// Audit says which requests are recorded, and where.
@@ -233,7 +235,7 @@ func writeDurably(path string, data []byte, mode fs.FileMode) error {
 // Ports are those that the cluster in dir uses, or a new one would.
 func Ports(dir string) []uint16 {
 	if c, err := Load(dir); err == nil {
-		return []uint16{c.APIPort, c.KubeletPort}
+		return c.ports()
 	}
 	return []uint16{defaultAPIPort, defaultKubeletPort}
 }

@@ -39,6 +39,9 @@ func RunControlPlane(ctx context.Context, dir string) error {
 
 // newControlPlane composes the control plane; nothing runs before the group does.
 func newControlPlane(c *Config, p Paths, creds *Credentials, log *slog.Logger) (*component.Group, error) {
+	if c.lacks(APIServer) {
+		return newRemoteAddons(c, creds, log)
+	}
 	api, err := c.apiServerConfig(p, creds, log)
 	if err != nil {
 		return nil, err
@@ -47,7 +50,7 @@ func newControlPlane(c *Config, p Paths, creds *Credentials, log *slog.Logger) (
 	if err != nil {
 		return nil, err
 	}
-	managers, err := newManagers(c, creds, s.server, s.caches, log)
+	managers, err := newManagers(c, creds, s, log)
 	if err != nil {
 		return nil, err
 	}

@@ -6,26 +6,22 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/events"
 
 	"github.com/skiff-k8s/skiff/apiserver"
-	"github.com/skiff-k8s/skiff/apiserver/cacher"
 	"github.com/skiff-k8s/skiff/apiserver/inproc"
 	"github.com/skiff-k8s/skiff/cluster/addons"
 	"github.com/skiff-k8s/skiff/component"
-	"github.com/skiff-k8s/skiff/component/leader"
 	"github.com/skiff-k8s/skiff/controllers"
 	"github.com/skiff-k8s/skiff/controllers/csr"
-	"github.com/skiff-k8s/skiff/scheduler"
 )
 
 // inProcess is the client configuration of a user whose requests go straight to the
@@ -49,76 +45,66 @@ func accountUser(namespace, name string) user.Info {
 
 func clientsOf(server *apiserver.Server, u user.Info) (controllers.Clients, error) {
 	cfg, hc := inProcess(server, u)
+	return clientsFor(cfg, hc)
+}
+
+// clientsFor makes the clients of a configuration over one HTTP client.
+func clientsFor(cfg *rest.Config, hc *http.Client) (controllers.Clients, error) {
 	client, err := kubernetes.NewForConfigAndClient(cfg, hc)
 	if err != nil {
-		return controllers.Clients{}, fmt.Errorf("client of %s: %w", u.GetName(), err)
+		return controllers.Clients{}, fmt.Errorf("make client (%s): %w", cfg.UserAgent, err)
 	}
 	meta, err := metadata.NewForConfigAndClient(metadata.ConfigFor(cfg), hc)
 	if err != nil {
-		return controllers.Clients{}, fmt.Errorf("metadata client of %s: %w", u.GetName(), err)
+		return controllers.Clients{}, fmt.Errorf("make metadata client (%s): %w", cfg.UserAgent, err)
 	}
 	return controllers.Clients{Kubernetes: client, Metadata: meta}, nil
 }
 
 // newManagers composes what watches and writes through the API: scheduler, controllers,
 // addons. The first two run while they lead; what they read they share with the API server.
-func newManagers(c *Config, creds *Credentials, server *apiserver.Server, caches *cacher.Caches, log *slog.Logger) ([]component.Member, error) {
-	sched, err := newScheduler(c, server, caches, log.With("component", "scheduler"))
-	if err != nil {
-		return nil, err
-	}
-	mgr, err := newControllers(c, creds, server, caches, log.With("component", "controllers"))
-	if err != nil {
-		return nil, err
-	}
-	dns, err := newDNSAddon(c, server, caches, log.With("component", "addons"))
-	if err != nil {
-		return nil, err
-	}
-	return []component.Member{
-		{Name: "scheduler", Component: sched, Background: true},
-		{Name: "controllers", Component: mgr, Background: true},
-		{Name: "addons", Component: dns, Background: true},
-	}, nil
-}
-
-// lead runs f while this process holds the Lease of that name. The identity is the
-// cluster's and node's: a control plane that was killed takes its own Lease up again at once.
-func lead(c *Config, client kubernetes.Interface, name string, log *slog.Logger, f func(context.Context) error) (component.Component, error) {
-	return leader.New(leader.Config{Client: client, Name: name, Identity: c.NodeName + "_" + c.ID, Logger: log, Run: f})
-}
-
-func newScheduler(c *Config, server *apiserver.Server, caches *cacher.Caches, log *slog.Logger) (component.Component, error) {
-	clients, err := clientsOf(server, systemUser(user.KubeScheduler))
-	if err != nil {
-		return nil, err
-	}
-	client := clients.Kubernetes
-	return lead(c, client, "kube-scheduler", log, func(ctx context.Context) error {
-		shared := inproc.NewInformerFactory(caches, client, 0)
-		broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: client.EventsV1()})
-		if err := broadcaster.StartRecordingToSinkWithContext(ctx); err != nil {
-			return fmt.Errorf("record scheduler events: %w", err)
+func newManagers(c *Config, creds *Credentials, s *apiServer, log *slog.Logger) ([]component.Member, error) {
+	var out []component.Member
+	for _, m := range []struct {
+		name, component string
+		make            func(*Config, *Credentials, *apiServer, *slog.Logger) (component.Component, error)
+	}{
+		{"scheduler", Scheduler, newOwnScheduler},
+		{"controllers", ControllerManager, newOwnControllers},
+		{"addons", "", newOwnAddons},
+	} {
+		if c.lacks(m.component) {
+			continue
 		}
-		defer broadcaster.Shutdown()
-		s, err := scheduler.New(scheduler.Config{
-			Client: client, Informers: shared, Logger: log,
-			Events: broadcaster.NewRecorder(scheme.Scheme, "default-scheduler"),
-		})
+		made, err := m.make(c, creds, s, log.With("component", m.name))
 		if err != nil {
-			return err
+			return nil, err
 		}
-		return runWith(ctx, shared, s)
+		out = append(out, component.Member{Name: m.name, Component: made, Background: true})
+	}
+	return out, nil
+}
+
+func newOwnScheduler(c *Config, _ *Credentials, s *apiServer, log *slog.Logger) (component.Component, error) {
+	clients, err := clientsOf(s.server, systemUser(user.KubeScheduler))
+	if err != nil {
+		return nil, err
+	}
+	return newScheduler(SchedulerConfig{
+		Client: clients.Kubernetes, Election: c.election(Scheduler), Logger: log,
+		Informers: func() informers.SharedInformerFactory {
+			return inproc.NewInformerFactory(s.caches, clients.Kubernetes, 0)
+		},
 	})
 }
 
-func newControllers(c *Config, creds *Credentials, server *apiserver.Server, caches *cacher.Caches, log *slog.Logger) (component.Component, error) {
-	base, err := clientsOf(server, systemUser(user.KubeControllerManager))
+func newOwnControllers(c *Config, creds *Credentials, s *apiServer, log *slog.Logger) (component.Component, error) {
+	base, err := clientsOf(s.server, systemUser(user.KubeControllerManager))
 	if err != nil {
 		return nil, err
 	}
 	as := func(account string) controllers.Clients {
-		own, err := clientsOf(server, accountUser("kube-system", account))
+		own, err := clientsOf(s.server, accountUser("kube-system", account))
 		if err != nil { // the same configuration has just worked
 			panic(err)
 		}
@@ -126,44 +112,54 @@ func newControllers(c *Config, creds *Credentials, server *apiserver.Server, cac
 	}
 	var signer csr.CA
 	signer.Certificate, signer.Key = creds.CA.Signer()
-	return lead(c, base.Kubernetes, "kube-controller-manager", log, func(ctx context.Context) error {
-		m, err := controllers.New(controllers.Config{
+	return newControllers(ControllersConfig{
+		Config: controllers.Config{
 			Clients: base, As: as, Discovery: base.Kubernetes.Discovery(),
-			Informers:    inproc.NewInformerFactory(caches, base.Kubernetes, 0),
 			ClusterCIDRs: []netip.Prefix{c.PodCIDR}, RootCA: creds.CA.Cert,
 			ClientCA: signer, ServingCA: signer,
 			Logger: log,
-		})
-		if err != nil {
-			return err
-		}
-		return m.Run(ctx)
+		},
+		Election: c.election(ControllerManager),
+		NewInformers: func() informers.SharedInformerFactory {
+			return inproc.NewInformerFactory(s.caches, base.Kubernetes, 0)
+		},
 	})
 }
 
-func newDNSAddon(c *Config, server *apiserver.Server, caches *cacher.Caches, log *slog.Logger) (component.Component, error) {
-	clients, err := clientsOf(server, &user.DefaultInfo{Name: "system:skiff-addons", Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}})
+func newOwnAddons(c *Config, _ *Credentials, s *apiServer, log *slog.Logger) (component.Component, error) {
+	clients, err := clientsOf(s.server, &user.DefaultInfo{Name: "system:skiff-addons", Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}})
 	if err != nil {
 		return nil, err
 	}
-	shared := inproc.NewInformerFactory(caches, clients.Kubernetes, 0)
-	dns, err := addons.NewDNS(addons.DNSConfig{Client: clients.Kubernetes, Informers: shared, ServiceIP: c.ServiceIP(dnsServiceIndex), Logger: log})
+	return newDNSAddon(c, clients.Kubernetes, inproc.NewInformerFactory(s.caches, clients.Kubernetes, 0), log)
+}
+
+// newRemoteAddons is all that is left of a control plane whose API server others run.
+func newRemoteAddons(c *Config, creds *Credentials, log *slog.Logger) (*component.Group, error) {
+	client, err := c.client(creds, creds.Admin)
+	if err != nil {
+		return nil, err
+	}
+	dns, err := newDNSAddon(c, client, informers.NewSharedInformerFactory(client, 0), log.With("component", "addons"))
+	if err != nil {
+		return nil, err
+	}
+	group := component.NewGroup(log)
+	group.Add(component.Member{Name: "addons", Component: dns})
+	group.Add(trim())
+	return group, nil
+}
+
+func newDNSAddon(c *Config, client kubernetes.Interface, shared informers.SharedInformerFactory, log *slog.Logger) (component.Component, error) {
+	dns, err := addons.NewDNS(addons.DNSConfig{Client: client, Informers: shared, ServiceIP: c.ServiceIP(dnsServiceIndex), Logger: log})
 	if err != nil {
 		return nil, err
 	}
 	return component.Func(func(ctx context.Context) error {
-		if err := addons.EnsureAccess(ctx, clients.Kubernetes); err != nil {
-			return err
+		// An API server that others run may come later.
+		if err := poll(ctx, time.Second, func(ctx context.Context) error { return addons.EnsureAccess(ctx, client) }); err != nil {
+			return nil // ctx has ended
 		}
 		return runWith(ctx, shared, dns)
 	}), nil
-}
-
-// runWith runs a component and the informers that it reads.
-func runWith(ctx context.Context, shared informers.SharedInformerFactory, c component.Component) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer shared.Shutdown()
-	defer cancel()
-	shared.StartWithContext(ctx)
-	return c.Run(ctx)
 }

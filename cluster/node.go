@@ -22,8 +22,6 @@ import (
 	"github.com/skiff-k8s/skiff/network/bridge"
 	"github.com/skiff-k8s/skiff/network/dns"
 	"github.com/skiff-k8s/skiff/network/hostport"
-	"github.com/skiff-k8s/skiff/proxy"
-	"github.com/skiff-k8s/skiff/proxy/nftables"
 )
 
 // RunNode runs the kubelet, the container runtime, the proxy, DNS and the pod network
@@ -54,6 +52,50 @@ func RunNode(ctx context.Context, dir string) error {
 
 // newNode composes a node; nothing runs before the group does, but the bridge is as the last run left it.
 func newNode(c *Config, p Paths, creds *Credentials, log *slog.Logger) (*component.Group, error) {
+	services, err := c.client(creds, creds.NodeServices)
+	if err != nil {
+		return nil, err
+	}
+	shared := informers.NewSharedInformerFactory(services, 0)
+	group := component.NewGroup(log)
+	// What needs the API server, which may come later or go away for a while.
+	var clients []component.Member
+	setZone := func(string) {}
+	if !c.lacks(Proxy) {
+		px, err := newProxy(ProxyConfig{
+			NodeName: c.NodeName, Table: c.servicesTable(), ServiceCIDRs: []netip.Prefix{c.ServiceCIDR}, PodCIDRs: []netip.Prefix{c.PodCIDR},
+			Logger: log.With("component", "proxy"),
+		}, shared)
+		if err != nil {
+			return nil, err
+		}
+		setZone = px.SetZone
+		clients = append(clients, component.Member{Name: "proxy", Component: px})
+	}
+	if !c.lacks(Kubelet) {
+		more, err := newPodNode(c, p, creds, services, shared, setZone, group, log)
+		if err != nil {
+			return nil, err
+		}
+		clients = append(clients, more...)
+	}
+	group.Add(component.Member{Name: "informers", Background: true, Component: component.Func(func(ctx context.Context) error {
+		shared.StartWithContext(ctx)
+		<-ctx.Done()
+		shared.Shutdown()
+		return nil
+	})})
+	for _, m := range clients {
+		m.Background = true
+		group.Add(m)
+	}
+	group.Add(trim())
+	return group, nil
+}
+
+// newPodNode composes what runs pods: runtime, pod network with DNS, kubelet. The runtime
+// joins group; what talks to the API server is returned.
+func newPodNode(c *Config, p Paths, creds *Credentials, client kubernetes.Interface, shared informers.SharedInformerFactory, setZone func(string), group *component.Group, log *slog.Logger) ([]component.Member, error) {
 	br, err := bridge.New(withLogger(c.bridgeConfig(p), log.With("component", "network")))
 	if err != nil {
 		return nil, err
@@ -63,22 +105,6 @@ func newNode(c *Config, p Paths, creds *Credentials, log *slog.Logger) (*compone
 		return nil, err
 	}
 	cri, err := containers.New(c.runtimeConfig(p, sandboxNetwork{br, ports}, log.With("component", "containers")))
-	if err != nil {
-		return nil, err
-	}
-	services, err := c.client(creds, creds.NodeServices)
-	if err != nil {
-		return nil, err
-	}
-	shared := informers.NewSharedInformerFactory(services, 0)
-	rules, err := nftables.New(nftables.Config{
-		Table: c.servicesTable(), ServiceCIDRs: []netip.Prefix{c.ServiceCIDR}, PodCIDRs: []netip.Prefix{c.PodCIDR},
-		Logger: log.With("component", "proxy"),
-	})
-	if err != nil {
-		return nil, err
-	}
-	px, err := proxy.New(proxy.Config{NodeName: c.NodeName, Informers: shared, Backend: rules, Logger: log.With("component", "proxy")})
 	if err != nil {
 		return nil, err
 	}
@@ -94,21 +120,13 @@ func newNode(c *Config, p Paths, creds *Credentials, log *slog.Logger) (*compone
 	if err != nil {
 		return nil, err
 	}
-	group := component.NewGroup(log)
 	// A kubelet that finds no runtime reports its node NotReady, and the node lifecycle
 	// controller then takes Ready from pods that never stopped running.
 	group.Add(component.Member{Name: "containers", Component: cri, Ready: func(ctx context.Context) error { return waitSocket(ctx, p.CRISocket()) }})
-	// The rest needs the API server, which may come later or go away for a while.
-	for _, m := range []component.Member{
-		{Name: "network", Component: newPodNetwork(services, c.NodeName, br, names, px.SetZone, log.With("component", "network"))},
-		{Name: "proxy", Component: component.Func(func(ctx context.Context) error { return runWith(ctx, shared, px) })},
+	return []component.Member{
+		{Name: "network", Component: newPodNetwork(client, c.NodeName, br, names, setZone, log.With("component", "network"))},
 		{Name: "kubelet", Component: kubelet},
-	} {
-		m.Background = true
-		group.Add(m)
-	}
-	group.Add(trim())
-	return group, nil
+	}, nil
 }
 
 // waitSocket returns once something serves a unix socket.

@@ -30,6 +30,8 @@ type UpOptions struct {
 	Executable string
 	// PlainHTTPRegistries replace those of cluster.json where given.
 	PlainHTTPRegistries []string
+	// Without replaces the components that others run where given.
+	Without []string
 	// Audit replaces what cluster.json says where given.
 	Audit AuditConfig
 	// Etcd is the etcd to make a new cluster on; nil: one of its own.
@@ -99,12 +101,18 @@ func Up(ctx context.Context, o UpOptions) (*Running, error) {
 
 // prepare checks the host and makes configuration and credentials.
 func prepare(p Paths, o UpOptions, s *steps) (*Config, error) {
+	if err := checkWithout(o.Without); err != nil {
+		return nil, err
+	}
 	running, err := anyRunning(p)
 	if err != nil {
 		return nil, err
 	}
 	if !running {
 		host := check.Config{DataDir: o.Dir, Ports: Ports(o.Dir)}
+		if len(o.Without) > 0 {
+			host.Ports = (&Config{APIPort: defaultAPIPort, KubeletPort: defaultKubeletPort, Without: o.Without}).ports()
+		}
 		if err := check.Problems(check.Host(host)); err != nil {
 			return nil, err
 		}
@@ -137,6 +145,12 @@ func prepare(p Paths, o UpOptions, s *steps) (*Config, error) {
 	if changed, err := c.keepIn(o.Etcd, p.Etcd()); err != nil {
 		return nil, err
 	} else if changed {
+		if err := c.save(o.Dir); err != nil {
+			return nil, err
+		}
+	}
+	if len(o.Without) > 0 {
+		c.Without = o.Without
 		if err := c.save(o.Dir); err != nil {
 			return nil, err
 		}

@@ -42,7 +42,7 @@ func (t *target) resolve(cmd *cobra.Command) error {
 func upCommand() *cobra.Command {
 	var t target
 	var detach bool
-	var plainHTTP []string
+	var plainHTTP, without []string
 	var audit cluster.AuditConfig
 	cmd := &cobra.Command{
 		Use: "up", Short: "Start a cluster on this host, or what does not run of it", Args: cobra.NoArgs,
@@ -55,7 +55,7 @@ func upCommand() *cobra.Command {
 				return fmt.Errorf("find the skiff binary: %w", err)
 			}
 			out := cmd.OutOrStdout()
-			r, err := cluster.Up(cmd.Context(), cluster.UpOptions{Name: t.name, Dir: t.dir, Executable: exe, PlainHTTPRegistries: plainHTTP, Audit: audit, Progress: out})
+			r, err := cluster.Up(cmd.Context(), cluster.UpOptions{Name: t.name, Dir: t.dir, Executable: exe, PlainHTTPRegistries: plainHTTP, Without: without, Audit: audit, Progress: out})
 			if err != nil {
 				return err
 			}
@@ -75,6 +75,7 @@ func upCommand() *cobra.Command {
 	}
 	t.flags(cmd)
 	cmd.Flags().BoolVar(&detach, "detach", false, "return once the node is Ready and cluster DNS answers")
+	cmd.Flags().StringSliceVar(&without, "without", nil, "components that others run: kube-apiserver, kube-scheduler, kube-controller-manager, kubelet, kube-proxy")
 	cmd.Flags().StringSliceVar(&plainHTTP, "plain-http-registry", nil, "registry host[:port] to pull from over plain HTTP; may be given several times")
 	cmd.Flags().StringVar(&audit.PolicyFile, "audit-policy-file", "", "audit.k8s.io/v1 Policy: which requests to the API are recorded, and how much of them")
 	cmd.Flags().StringVar(&audit.LogPath, "audit-log-path", "", "file that audit events are written to, - for the control plane's log")

@@ -39,7 +39,10 @@ type Config struct {
 	Namespace string
 	// Identity must differ between processes, also on one host.
 	Identity string
-	Logger   *slog.Logger
+	// LeaseDuration, RenewDeadline and RetryPeriod; 0: the defaults.
+	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
+
+	Logger *slog.Logger
 	// Run is called at most once, when elected. Its context ends when the lease is lost.
 	Run func(ctx context.Context) error
 }
@@ -64,6 +67,14 @@ func New(cfg Config) (*Elected, error) {
 	if cfg.Namespace == "" {
 		cfg.Namespace = metav1.NamespaceSystem
 	}
+	for _, d := range []struct {
+		value    *time.Duration
+		standard time.Duration
+	}{{&cfg.LeaseDuration, LeaseDuration}, {&cfg.RenewDeadline, RenewDeadline}, {&cfg.RetryPeriod, RetryPeriod}} {
+		if *d.value == 0 {
+			*d.value = d.standard
+		}
+	}
 	e := &Elected{cfg: cfg, result: make(chan error, 1), stop: make(chan struct{})}
 	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
 		Lock: &resourcelock.LeaseLock{
@@ -71,9 +82,9 @@ func New(cfg Config) (*Elected, error) {
 			Client:     cfg.Client.CoordinationV1(),
 			LockConfig: resourcelock.ResourceLockConfig{Identity: cfg.Identity},
 		},
-		LeaseDuration:   LeaseDuration,
-		RenewDeadline:   RenewDeadline,
-		RetryPeriod:     RetryPeriod,
+		LeaseDuration:   cfg.LeaseDuration,
+		RenewDeadline:   cfg.RenewDeadline,
+		RetryPeriod:     cfg.RetryPeriod,
 		ReleaseOnCancel: true,
 		Name:            cfg.Name,
 		Callbacks: leaderelection.LeaderCallbacks{
