@@ -36,7 +36,7 @@ func (s *Server) chain() http.Handler {
 	h = s.limit(h)
 	h = s.impersonate(h)
 	if s.c.Audit != nil {
-		h = s.c.Audit.Wrap(h, longRunning, func(w http.ResponseWriter, req *http.Request, err error) {
+		h = s.c.Audit.Wrap(h, streaming, func(w http.ResponseWriter, req *http.Request, err error) {
 			s.fail(w, req, apierrors.NewInternalError(err))
 		})
 	}
@@ -120,6 +120,11 @@ func auditID(req *http.Request) string {
 		return id
 	}
 	return uuid.NewString()
+}
+
+// streaming requests are audited when their answer begins, too.
+func streaming(req *http.Request, info *request.RequestInfo) bool {
+	return info.Verb != "deletecollection" && longRunning(req, info)
 }
 
 // longRunning requests have no timeout and no place in the limits.

@@ -84,9 +84,7 @@ func (c *call) deleteOptions() (*metav1.DeleteOptions, error) {
 		if err := decodeDelete(media, data, opts); err != nil {
 			return nil, err
 		}
-		if opts.Kind == "" {
-			opts.SetGroupVersionKind(metav1.SchemeGroupVersion.WithKind("DeleteOptions"))
-		}
+		opts.SetGroupVersionKind(schema.GroupVersionKind{Group: metav1.GroupName, Version: runtime.APIVersionInternal, Kind: "DeleteOptions"}) // as upstream records it
 		audit.RequestObject(c.ctx, opts)
 	} else if c.req.URL.RawQuery != "" {
 		if err := metainternal.ParameterCodec.DecodeParameters(c.req.URL.Query(), metav1.SchemeGroupVersion, opts); err != nil {
