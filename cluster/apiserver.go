@@ -111,6 +111,7 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 		return nil, err
 	}
 	scheme, resources := builtin.Scheme(), builtin.Resources()
+	c.Store.expire(resources)
 	caches, err := cacher.New(cacher.Config{Store: db, Prefix: c.Store.keyPrefix(), Scheme: scheme, Logger: log.With("component", "cacher")})
 	if err != nil {
 		return nil, err

@@ -11,6 +11,9 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/skiff-k8s/skiff/api"
 	"github.com/skiff-k8s/skiff/component"
 	"github.com/skiff-k8s/skiff/store"
 	"github.com/skiff-k8s/skiff/store/etcd"
@@ -25,6 +28,17 @@ type StoreConfig struct {
 	External *ExternalEtcd
 	// CompactInterval is how long history is kept at least; 0: 5 minutes; negative: others compact.
 	CompactInterval time.Duration
+	// EventTTL is how long Events live after their last write; 0: an hour.
+	EventTTL time.Duration
+}
+
+// expire makes Events live as long as was asked for.
+func (c *StoreConfig) expire(resources []*api.Resource) {
+	for _, r := range resources {
+		if r.Plural == "events" && c.EventTTL > 0 {
+			r.TTL = func(runtime.Object) time.Duration { return c.EventTTL }
+		}
+	}
 }
 
 // ExternalEtcd is an etcd that others run, or what speaks its protocol (kine).

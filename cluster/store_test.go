@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/skiff-k8s/skiff/api/builtin"
 )
 
 func TestKeepIn(t *testing.T) {
@@ -47,6 +50,29 @@ func TestKeyPrefix(t *testing.T) {
 		c := StoreConfig{External: &ExternalEtcd{Prefix: prefix}}
 		if got := c.keyPrefix(); got != want {
 			t.Errorf("--etcd-prefix=%s: keys begin with %s, want %s", prefix, got, want)
+		}
+	}
+}
+
+func TestEventTTL(t *testing.T) {
+	resources := builtin.Resources()
+	(&StoreConfig{EventTTL: time.Minute}).expire(resources)
+	found := 0
+	for _, r := range resources {
+		if r.TTL == nil {
+			continue
+		}
+		found++
+		if ttl := r.TTL(r.New()); ttl != time.Minute {
+			t.Errorf("%s live %v", r.GR(), ttl)
+		}
+	}
+	if found != 2 {
+		t.Errorf("%d resources expire, want the two of events", found)
+	}
+	for _, r := range builtin.Resources() {
+		if r.TTL != nil && r.TTL(r.New()) != time.Hour {
+			t.Errorf("%s of others live %v", r.GR(), r.TTL(r.New()))
 		}
 	}
 }

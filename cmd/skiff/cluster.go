@@ -43,6 +43,7 @@ func upCommand() *cobra.Command {
 	var t target
 	var detach bool
 	var plainHTTP, without []string
+	var etcd externalEtcd
 	var audit cluster.AuditConfig
 	cmd := &cobra.Command{
 		Use: "up", Short: "Start a cluster on this host, or what does not run of it", Args: cobra.NoArgs,
@@ -54,8 +55,12 @@ func upCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("find the skiff binary: %w", err)
 			}
+			external, err := etcd.config()
+			if err != nil {
+				return err
+			}
 			out := cmd.OutOrStdout()
-			r, err := cluster.Up(cmd.Context(), cluster.UpOptions{Name: t.name, Dir: t.dir, Executable: exe, PlainHTTPRegistries: plainHTTP, Without: without, Audit: audit, Progress: out})
+			r, err := cluster.Up(cmd.Context(), cluster.UpOptions{Name: t.name, Dir: t.dir, Executable: exe, Etcd: external, PlainHTTPRegistries: plainHTTP, Without: without, Audit: audit, Progress: out})
 			if err != nil {
 				return err
 			}
@@ -75,6 +80,7 @@ func upCommand() *cobra.Command {
 	}
 	t.flags(cmd)
 	cmd.Flags().BoolVar(&detach, "detach", false, "return once the node is Ready and cluster DNS answers")
+	etcd.bind(cmd.Flags())
 	cmd.Flags().StringSliceVar(&without, "without", nil, "components that others run: kube-apiserver, kube-scheduler, kube-controller-manager, kubelet, kube-proxy")
 	cmd.Flags().StringSliceVar(&plainHTTP, "plain-http-registry", nil, "registry host[:port] to pull from over plain HTTP; may be given several times")
 	cmd.Flags().StringVar(&audit.PolicyFile, "audit-policy-file", "", "audit.k8s.io/v1 Policy: which requests to the API are recorded, and how much of them")

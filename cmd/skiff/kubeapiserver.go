@@ -97,14 +97,13 @@ func kubeAPIServerCommand() *cobra.Command {
 			{"kubelets are reached at their InternalIP first", "kubelet-preferred-address-types kubelet-timeout"},
 			{"not-ready and unreachable nodes are tolerated for 300 s", "default-not-ready-toleration-seconds default-unreachable-toleration-seconds"},
 			{"extension API servers are reached at their endpoints", "enable-aggregator-routing? aggregator-reject-forwarding-redirect?"},
-			{"events live for an hour", "event-ttl"},
 			{"leases of the store are shared by keys of the same minute", "lease-reuse-duration-seconds"},
 			{"the server's addresses are names enough", "external-hostname"},
 			{"no peer proxies to this server", "peer-advertise-ip peer-advertise-port peer-ca-file"},
 			{"candidates elect among themselves", "coordinated-leadership-lease-duration coordinated-leadership-renew-deadline coordinated-leadership-retry-period"},
 			{"it has no effect upstream either", "max-connection-bytes-per-sec"},
 			{"answers of webhooks are not asked for", "authentication-token-webhook-cache-ttl authentication-token-webhook-version authorization-webhook-cache-authorized-ttl authorization-webhook-cache-unauthorized-ttl authorization-webhook-version"},
-		}),
+		}, storageAccepted),
 		refused: slices.Concat(servingRefused, []others{
 			{"audit logs are not written by this command", `audit-log-batch-buffer-size audit-log-batch-max-size audit-log-batch-max-wait
 				audit-log-batch-throttle-burst audit-log-batch-throttle-enable? audit-log-batch-throttle-qps audit-log-compress? audit-log-format
