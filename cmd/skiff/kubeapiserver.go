@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/skiff-k8s/skiff/apiserver/audit"
 	"github.com/skiff-k8s/skiff/apiserver/authn"
 	"github.com/skiff-k8s/skiff/cluster"
 )
@@ -41,6 +42,7 @@ type apiServerFlags struct {
 	admit, notAdmit  []string
 	privileged       bool
 	inFlight, mutate int
+	audit            *audit.Options
 }
 
 // frontProxyFlags are upstream's flags of proxies that name users in headers.
@@ -102,16 +104,10 @@ func kubeAPIServerCommand() *cobra.Command {
 			{"no peer proxies to this server", "peer-advertise-ip peer-advertise-port peer-ca-file"},
 			{"candidates elect among themselves", "coordinated-leadership-lease-duration coordinated-leadership-renew-deadline coordinated-leadership-retry-period"},
 			{"it has no effect upstream either", "max-connection-bytes-per-sec"},
+			{"what failed is sent to the audit webhook again after --audit-webhook-initial-backoff", "audit-webhook-batch-initial-backoff"},
 			{"answers of webhooks are not asked for", "authentication-token-webhook-cache-ttl authentication-token-webhook-version authorization-webhook-cache-authorized-ttl authorization-webhook-cache-unauthorized-ttl authorization-webhook-version"},
 		}, storageAccepted),
 		refused: slices.Concat(servingRefused, []others{
-			{"audit logs are not written by this command", `audit-log-batch-buffer-size audit-log-batch-max-size audit-log-batch-max-wait
-				audit-log-batch-throttle-burst audit-log-batch-throttle-enable? audit-log-batch-throttle-qps audit-log-compress? audit-log-format
-				audit-log-maxage audit-log-maxbackup audit-log-maxsize audit-log-mode audit-log-path audit-log-truncate-enabled?
-				audit-log-truncate-max-batch-size audit-log-truncate-max-event-size audit-log-version audit-policy-file
-				audit-webhook-batch-buffer-size audit-webhook-batch-max-size audit-webhook-batch-max-wait audit-webhook-batch-throttle-burst
-				audit-webhook-batch-throttle-enable? audit-webhook-batch-throttle-qps audit-webhook-config-file audit-webhook-initial-backoff
-				audit-webhook-mode audit-webhook-truncate-enabled? audit-webhook-truncate-max-batch-size audit-webhook-truncate-max-event-size audit-webhook-version`},
 			{"tokens of other issuers are not verified", "authentication-config authentication-token-webhook-config-file oidc-ca-file oidc-client-id oidc-groups-claim oidc-groups-prefix oidc-issuer-url oidc-required-claim oidc-signing-algs oidc-username-claim oidc-username-prefix"},
 			{"Node and RBAC authorize", "authorization-config authorization-policy-file authorization-webhook-config-file"},
 			{"what is stored is not encrypted", "encryption-provider-config encryption-provider-config-automatic-reload?"},
@@ -141,6 +137,8 @@ func (f *apiServerFlags) bind(flags *pflag.FlagSet) {
 	f.serving.bind(flags, 6443)
 	f.storage.bind(flags)
 	f.frontProxy.bind(flags)
+	f.audit = audit.NewOptions()
+	f.audit.AddFlags(flags)
 	flags.StringVar(&f.advertise, "advertise-address", "", "address that clients in the cluster are given; none: --bind-address, or this host's")
 	flags.StringVar(&f.clientCA, "client-ca-file", "", "CA of users' certificates")
 	flags.StringVar(&f.tokens, "token-auth-file", "", "CSV file of static tokens: token,user,uid[,\"group,group\"]")
@@ -219,6 +217,9 @@ func (f *apiServerFlags) config(flags *pflag.FlagSet, log *slog.Logger) (cluster
 		return none(err)
 	}
 	if c.Kubelets, err = f.kubelets(); err != nil {
+		return none(err)
+	}
+	if c.Audit, err = f.audit.New(log.With("component", "audit")); err != nil {
 		return none(err)
 	}
 	pair, err := certificatePair("proxy-client-cert-file", f.proxyCert, "proxy-client-key-file", f.proxyKey)
