@@ -71,10 +71,28 @@ e2e: build ## real clusters on this host: the deployment flow, crashes, clean-up
 	@echo "go test ./test/e2e"
 	@SKIFF_BIN=$(CURDIR)/bin/skiff KUBECTL_BIN=$(CURDIR)/bin/kubectl $(GO) test -count=1 -timeout 20m -v -tags $(TAGS) ./test/e2e
 
-.PHONY: conformance-first-light
-conformance-first-light: build ## the Conformance tests named in test/upstream/first-light.txt
+# What a run of upstream's suite needs, and where its results are kept.
+CONFORMANCE = $(CACHE)/conformance run -skiff bin/skiff -kubectl bin/kubectl -cache $(CACHE)
+RESULTS     = -results test/upstream/results/conformance.xml -causes test/upstream/results/causes.txt -page docs/conformance.md
+CHANGED     = $(shell git diff --quiet HEAD -- . ':!test' ':!docs' 2>/dev/null || echo ' with changes')
+PARALLEL   ?= 4
+
+.PHONY: conformance-tools
+conformance-tools: build
 	@$(MAKE) --no-print-directory -C test/upstream CACHE=$(CACHE) tools
-	@test/upstream/run first-light $(CACHE)
+
+.PHONY: conformance
+conformance: conformance-tools ## the Conformance tests on a fresh cluster, all or FOCUS=regex or SIG=name, PARALLEL=n at a time; docs/conformance.md
+	@$(CONFORMANCE) -out $(CACHE)/results/conformance -sig '$(SIG)' -focus '$(FOCUS)' -parallel '$(PARALLEL)' $(RESULTS) -commit '$(COMMIT)$(CHANGED)'
+
+.PHONY: conformance-page
+conformance-page: ## compute docs/conformance.md again from the results kept
+	@cd test/upstream && $(GO) run ./conformance page $(subst test/upstream/,,$(subst docs/,../../docs/,$(RESULTS)))
+
+.PHONY: conformance-first-light
+conformance-first-light: conformance-tools ## the Conformance tests that test/upstream/first-light.txt and ci.txt name
+	@$(MAKE) --no-print-directory -C test/upstream CACHE=$(CACHE) check
+	@$(CONFORMANCE) -out $(CACHE)/results/first-light -parallel '$(PARALLEL)' -list test/upstream/first-light.txt -list test/upstream/ci.txt
 
 .PHONY: test
 test: host format vet unit e2e conformance-first-light ## everything; needs root

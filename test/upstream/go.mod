@@ -1,4 +1,4 @@
-module github.com/skiff-project/skiff/test/upstream
+module github.com/skiff-k8s/skiff/test/upstream
 
 go 1.26.0
 

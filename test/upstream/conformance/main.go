@@ -1,199 +1,146 @@
-// Command conformance runs named tests of Kubernetes' end-to-end suite against a
-// cluster and fails unless each of them ran and passed.
+// Command conformance runs Conformance tests of Kubernetes' end-to-end suite against a
+// fresh cluster of skiff, keeps their merged results and computes docs/conformance.md.
 //
-//	conformance -e2e e2e.test -kubeconfig FILE -tests first-light.txt -out DIR [-ginkgo ginkgo -procs 2]
+//	conformance run  -skiff FILE -kubectl FILE -cache DIR -out DIR [-sig NAME] [-focus REGEX] [-list FILE]... [-parallel N]
+//	                 [-results FILE -causes FILE -page FILE -commit SHA]
+//	conformance page -results FILE -causes FILE -page FILE
+//
+// It exits with 0 only if each chosen test ran and passed.
 package main
 
 import (
-	"bufio"
-	"encoding/xml"
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
+	"os/signal"
 	"path/filepath"
-	"regexp"
-	"strings"
+	"syscall"
+	"time"
 )
 
 type options struct {
-	e2e, ginkgo, kubeconfig, kubectl, tests, out, timeout string
-	procs                                                 int
+	tools
+	out      string
+	choice   choice
+	parallel int
+	timeout  time.Duration
+	record   record
 }
+
+// tools are the programs and images that a run needs.
+type tools struct{ skiff, kubectl, e2e, ginkgo, registry, images string }
+
+// record is where results are kept; without results nothing is.
+type record struct{ results, causes, page, commit string }
 
 func main() {
-	var o options
-	flag.StringVar(&o.e2e, "e2e", "", "the built e2e.test")
-	flag.StringVar(&o.ginkgo, "ginkgo", "", "the built ginkgo; runs tests in parallel")
-	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "admin kubeconfig of the cluster")
-	flag.StringVar(&o.kubectl, "kubectl", "", "kubectl that tests call")
-	flag.StringVar(&o.tests, "tests", "", "file of full test names, one a line; # starts a comment")
-	flag.StringVar(&o.out, "out", "", "directory for JUnit and logs")
-	flag.StringVar(&o.timeout, "timeout", "25m", "for the whole run")
-	flag.IntVar(&o.procs, "procs", 2, "tests at a time, with -ginkgo")
-	flag.Parse()
-	failed, err := run(o)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	code, err := command(ctx, os.Args[1:])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "conformance:", err)
-		os.Exit(1)
+		code = max(code, 1)
 	}
-	if failed > 0 {
-		os.Exit(1)
-	}
+	os.Exit(code)
 }
 
-func run(o options) (failed int, err error) {
-	for flag, v := range map[string]string{"-e2e": o.e2e, "-kubeconfig": o.kubeconfig, "-tests": o.tests, "-out": o.out} {
-		if v == "" {
-			return 0, fmt.Errorf("%s is required", flag)
+func command(ctx context.Context, args []string) (exitCode int, err error) {
+	if len(args) == 0 {
+		return 1, errors.New("which of run and page?")
+	}
+	switch args[0] {
+	case "run":
+		o, err := parseRun(args[1:])
+		if err != nil {
+			return 1, err
 		}
-	}
-	// The suite runs in a directory of its own.
-	for _, p := range []*string{&o.e2e, &o.ginkgo, &o.kubeconfig, &o.kubectl, &o.out} {
-		if *p != "" {
-			if *p, err = filepath.Abs(*p); err != nil {
-				return 0, err
-			}
+		if err := o.check(); err != nil {
+			return 1, err
 		}
-	}
-	names, err := readNames(o.tests)
-	if err != nil {
-		return 0, err
-	}
-	if err := os.RemoveAll(o.out); err != nil {
-		return 0, err
-	}
-	if err := os.MkdirAll(o.out, 0o755); err != nil {
-		return 0, err
-	}
-	runErr := runSuite(o, names)
-	results, err := readJUnit(o.out)
-	if err != nil {
-		return 0, errors.Join(err, runErr)
-	}
-	passed := 0
-	for _, n := range names {
-		r, ran := results[n]
-		switch {
-		case !ran:
-			fmt.Printf("NOT RUN  %s\n", n)
-			failed++
-		case r.Status != "passed":
-			fmt.Printf("FAILED   %s\n         %s\n", n, r.reason())
-			failed++
-		default:
-			fmt.Printf("passed   %s (%.1f s)\n", n, r.Seconds)
-			passed++
+		if !inside() {
+			return isolate(ctx)
 		}
+		return run(ctx, o)
+	case "page":
+		var r record
+		flags := flag.NewFlagSet("conformance page", flag.ContinueOnError)
+		r.flags(flags)
+		if err := flags.Parse(args[1:]); err != nil {
+			return 1, err
+		}
+		kept, err := readResults(r.results)
+		if err != nil {
+			return 1, err
+		}
+		return 0, r.writePage(kept)
 	}
-	fmt.Printf("%d passed, %d failed\n", passed, failed)
-	if failed == 0 && runErr != nil {
-		return 0, fmt.Errorf("every test passed but the suite did not end well: %w", runErr)
-	}
-	return failed, nil
+	return 1, fmt.Errorf("%q is neither run nor page", args[0])
 }
 
-func readNames(path string) ([]string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	var names []string
-	sc := bufio.NewScanner(f)
-	for sc.Scan() {
-		if line := strings.TrimSpace(sc.Text()); line != "" && !strings.HasPrefix(line, "#") {
-			names = append(names, line)
-		}
-	}
-	if len(names) == 0 && sc.Err() == nil {
-		return nil, fmt.Errorf("%s names no test", path)
-	}
-	return names, sc.Err()
+func (r *record) flags(flags *flag.FlagSet) {
+	flags.StringVar(&r.results, "results", "", "JUnit file that holds the newest outcome of every test")
+	flags.StringVar(&r.causes, "causes", "", "file of causes of failures, kept by hand")
+	flags.StringVar(&r.page, "page", "", "Markdown page to compute")
 }
 
-func runSuite(o options, names []string) error {
-	focus := make([]string, len(names))
-	for i, n := range names {
-		// Ginkgo matches behind the suite's own description; every name starts with its [sig-…].
-		focus[i] = regexp.QuoteMeta(n) + "$"
-	}
-	suite := []string{
-		"--provider=skeleton", "--kubeconfig=" + o.kubeconfig, "--kubectl-path=" + o.kubectl,
-		"--allowed-not-ready-nodes=-1", "--num-nodes=1", "--node-os-distro=debian",
-		"--report-dir=" + o.out, "--report-complete-junit", "--disable-log-dump",
-	}
-	var cmd *exec.Cmd
-	if o.ginkgo != "" {
-		args := []string{"-p", fmt.Sprintf("--procs=%d", o.procs), "--timeout=" + o.timeout, "--no-color", "--focus=" + strings.Join(focus, "|"), o.e2e, "--"}
-		cmd = exec.Command(o.ginkgo, append(args, suite...)...)
-	} else {
-		cmd = exec.Command(o.e2e, append([]string{"-ginkgo.timeout=" + o.timeout, "-ginkgo.no-color", "-ginkgo.focus=" + strings.Join(focus, "|")}, suite...)...)
-	}
-	log, err := os.Create(filepath.Join(o.out, "e2e.log"))
-	if err != nil {
+func parseRun(args []string) (options, error) {
+	var o options
+	var cache string
+	flags := flag.NewFlagSet("conformance run", flag.ContinueOnError)
+	flags.StringVar(&o.skiff, "skiff", "", "the skiff to test")
+	flags.StringVar(&o.kubectl, "kubectl", "", "kubectl that tests call")
+	flags.StringVar(&cache, "cache", "", "directory of e2e.test, ginkgo, registry and images")
+	flags.StringVar(&o.out, "out", "", "directory for JUnit and logs; replaced")
+	flags.StringVar(&o.choice.sig, "sig", "", "only tests of this SIG")
+	flags.StringVar(&o.choice.focus, "focus", "", "only tests whose name matches this regular expression")
+	flags.Func("list", "only tests that this file names, one a line; may be given several times", func(path string) error {
+		names, err := readNames(path)
+		o.choice.names = append(o.choice.names, names...)
 		return err
+	})
+	flags.IntVar(&o.parallel, "parallel", 2, "tests at a time")
+	flags.DurationVar(&o.timeout, "timeout", time.Hour, "for each phase of the run")
+	o.record.flags(flags)
+	flags.StringVar(&o.record.commit, "commit", "unknown", "what the skiff was built from")
+	if err := flags.Parse(args); err != nil {
+		return o, err
 	}
-	defer log.Close()
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("end-to-end suite: %w (log: %s)", err, log.Name())
+	if flags.NArg() > 0 {
+		return o, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	for name, v := range map[string]*string{"-skiff": &o.skiff, "-kubectl": &o.kubectl, "-cache": &cache, "-out": &o.out} {
+		if *v == "" {
+			return o, fmt.Errorf("%s is required", name)
+		}
+		// The suite runs in a directory of its own.
+		var err error
+		if *v, err = filepath.Abs(*v); err != nil {
+			return o, err
+		}
+	}
+	if o.parallel < 1 {
+		return o, fmt.Errorf("PARALLEL=%d: at least one test at a time", o.parallel)
+	}
+	o.e2e, o.ginkgo = filepath.Join(cache, "e2e.test"), filepath.Join(cache, "ginkgo")
+	o.registry, o.images = filepath.Join(cache, "registry"), filepath.Join(cache, "images")
+	return o, nil
+}
+
+// check finds what is missing before anything is started.
+func (o options) check() error {
+	if os.Geteuid() != 0 {
+		return errors.New("needs root: it starts containers in namespaces of their own")
+	}
+	for what, path := range map[string]string{"skiff": o.skiff, "kubectl": o.kubectl, "the suite": o.e2e, "ginkgo": o.ginkgo,
+		"the registry": o.registry, "the test images": filepath.Join(o.images, "index.json")} {
+		if _, err := os.Stat(path); err != nil {
+			return fmt.Errorf("%s is missing (make conformance builds it): %w", what, err)
+		}
+	}
+	if (o.record.results == "") != (o.record.page == "") || (o.record.results == "") != (o.record.causes == "") {
+		return errors.New("-results, -causes and -page go together")
 	}
 	return nil
-}
-
-type testcase struct {
-	Name    string  `xml:"name,attr"`
-	Status  string  `xml:"status,attr"`
-	Seconds float64 `xml:"time,attr"`
-	Failure *struct {
-		Message string `xml:"message,attr"`
-		Text    string `xml:",chardata"`
-	} `xml:"failure"`
-	Error *struct {
-		Message string `xml:"message,attr"`
-	} `xml:"error"`
-}
-
-func (t testcase) reason() string {
-	switch {
-	case t.Failure != nil:
-		return t.Failure.Message
-	case t.Error != nil:
-		return t.Error.Message
-	}
-	return "status " + t.Status
-}
-
-// readJUnit returns the tests that ran, by the name that names.txt gives them: JUnit puts
-// "[It] " before and all labels behind it.
-func readJUnit(dir string) (map[string]testcase, error) {
-	files, err := filepath.Glob(filepath.Join(dir, "junit*.xml"))
-	if err != nil {
-		return nil, err
-	}
-	if len(files) == 0 {
-		return nil, fmt.Errorf("the suite wrote no JUnit report to %s; see e2e.log there", dir)
-	}
-	out := map[string]testcase{}
-	for _, path := range files {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			return nil, err
-		}
-		var report struct {
-			Cases []testcase `xml:"testsuite>testcase"`
-		}
-		if err := xml.Unmarshal(text, &report); err != nil {
-			return nil, fmt.Errorf("read %s: %w", path, err)
-		}
-		for _, c := range report.Cases {
-			if c.Status == "skipped" || !strings.HasPrefix(c.Name, "[It] ") {
-				continue
-			}
-			out[strings.TrimPrefix(c.Name, "[It] ")] = c
-		}
-	}
-	return out, nil
 }

@@ -1,5 +1,7 @@
 package main
 
+import "path/filepath"
+
 // image is one image and the names that tests ask for it by
 // (k8s.io/kubernetes/test/utils/image/manifest.go of the version under test).
 type image struct {
@@ -13,19 +15,14 @@ type image struct {
 
 const registry = "registry.k8s.io/e2e-test-images/"
 
-// programs are the built commands that images hold.
-type programs struct{ agnhost, pause, nnp string }
-
-func images(p programs) ([]image, error) {
-	cert, key, err := localhostPair()
-	if err != nil {
-		return nil, err
-	}
+// images is the catalog; programs is the directory of the built commands that images hold.
+func images(programs string, localhost pair) []image {
+	program := func(name string) string { return filepath.Join(programs, name) }
 	agnhostFiles := []file{
-		{path: "agnhost", from: p.agnhost, mode: 0o755},
+		{path: "agnhost", from: program("agnhost"), mode: 0o755},
 		{path: "agnhost-2", link: "/agnhost"},
 		{path: "uploads", dir: true, mode: 0o777},
-		{path: "localhost.crt", text: cert}, {path: "localhost.key", text: key},
+		{path: "localhost.crt", text: localhost.cert}, {path: "localhost.key", text: localhost.key},
 	}
 	agnhostImage := image{
 		names: []string{registry + "agnhost:2.66.1", registry + "agnhost:2.55"}, files: agnhostFiles,
@@ -56,17 +53,28 @@ func images(p programs) ([]image, error) {
 		agnhostImage,
 		{names: []string{registry + "busybox:1.37.0-2"}, files: busyboxFiles(), cmd: []string{"sh"}},
 		{names: []string{registry + "glibc-dns-testing:2.1.1"}, files: agnhostFiles, cmd: []string{"/bin/sh"}},
-		{names: []string{"registry.k8s.io/pause:3.10.2"}, scratch: true, files: []file{{path: "pause", from: p.pause, mode: 0o755}},
+		{names: []string{"registry.k8s.io/pause:3.10.2"}, scratch: true, files: []file{{path: "pause", from: program("pause"), mode: 0o755}},
 			entrypoint: []string{"/pause"}, user: "65535:65535"},
 		nginx("1.27.0-2"),
 		nginx("1.28.0-2"),
 		// A test looks for the name of the distribution that the real one is made of.
 		picture("kitten", file{path: "etc/os-release", text: "PRETTY_NAME=\"stand-in (Debian packages) for an image of Alpine Linux\"\n"}),
 		picture("nautilus"),
-		{names: []string{registry + "nonewprivs:1.4"}, files: []file{{path: "usr/local/bin/nnp", from: p.nnp, mode: 0o6755}}, cmd: []string{"nnp"}},
+		{names: []string{registry + "nonewprivs:1.4"}, files: []file{{path: "usr/local/bin/nnp", from: program("nnp"), mode: 0o6755}}, cmd: []string{"nnp"}},
 		{names: []string{registry + "nonroot:1.5"}, user: "1234"},
 		{names: []string{registry + "perl:5.26"}},
-	}, nil
+		{names: []string{registry + "sample-apiserver:1.29.2"}, files: []file{{path: "sample-apiserver", from: program("sample-apiserver"), mode: 0o755}},
+			entrypoint: []string{"/sample-apiserver"}},
+		{names: []string{"registry.k8s.io/etcd:3.7.0-0"}, files: []file{
+			{path: "usr/local/bin/etcd", from: program("etcd"), mode: 0o755},
+			{path: "usr/local/bin/etcdctl", from: program("etcdctl"), mode: 0o755},
+			{path: "var/lib/etcd", dir: true, mode: 0o700},
+		}},
+		{names: []string{registry + "resource-consumer:1.14"}, files: []file{
+			{path: "consumer", from: program("resource-consumer"), mode: 0o755},
+			{path: "consume-cpu", from: program("consume-cpu"), mode: 0o755},
+		}, entrypoint: []string{"/consumer"}},
+	}
 }
 
 // busyboxFiles put busybox's applets before Debian's programs. sh by its name alone is

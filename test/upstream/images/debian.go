@@ -22,41 +22,56 @@ var packages = []string{"base-files", "base-passwd", "bash", "bind9-dnsutils", "
 	"curl", "findutils", "gawk", "grep", "gzip", "iproute2", "iputils-ping", "libc-bin", "mawk", "mount", "netcat-openbsd", "nginx-light",
 	"perl-base", "procps", "sed", "socat", "tar", "util-linux", "hostname"}
 
+// baseKey names what the base is made of; a base once made is kept under it, whatever
+// versions Debian has since.
+func baseKey() string {
+	sum := sha256.Sum256([]byte(fmt.Sprint(packages, finishVersion)))
+	return hex.EncodeToString(sum[:])[:16]
+}
+
 // debianBase unpacks the packages and all that they depend on into one layer, kept in the
-// cache under a name that follows from the exact package files. Maintainer scripts
-// do not run; finish does what the tests need of theirs.
+// cache. Maintainer scripts do not run; finish does what the tests need of theirs.
 func debianBase(cache string) (v1.Layer, error) {
-	debs := filepath.Join(cache, "debs")
-	if err := os.MkdirAll(filepath.Join(debs, "partial"), 0o755); err != nil {
-		return nil, err
-	}
-	// An empty status file makes apt resolve as if nothing were installed.
-	status := filepath.Join(cache, "status")
-	if err := os.WriteFile(status, nil, 0o644); err != nil {
-		return nil, err
-	}
-	args := append([]string{"-o", "Dir::State::status=" + status, "-o", "Dir::Cache::archives=" + debs, "-o", "APT::Sandbox::User=root",
-		"-y", "-q", "--no-install-recommends", "--download-only", "install"}, packages...)
-	if out, err := exec.Command("apt-get", args...).CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("apt-get %s: %w\n%s", strings.Join(args, " "), err, out)
-	}
-	files, err := filepath.Glob(filepath.Join(debs, "*.deb"))
-	if err != nil {
-		return nil, err
-	}
-	slices.Sort(files)
-	sum := sha256.New()
-	for _, f := range files {
-		fmt.Fprintln(sum, filepath.Base(f))
-	}
-	fmt.Fprintln(sum, finishVersion)
-	layer := filepath.Join(cache, "base-"+hex.EncodeToString(sum.Sum(nil))[:16]+".tar")
+	layer := filepath.Join(cache, "base-"+baseKey()+".tar")
 	if _, err := os.Stat(layer); errors.Is(err, fs.ErrNotExist) {
-		if err := unpack(files, filepath.Join(cache, "root"), layer); err != nil {
+		debs, err := download(filepath.Join(cache, "debs-"+baseKey()))
+		if err != nil {
+			return nil, err
+		}
+		if err := unpack(debs, filepath.Join(cache, "root"), layer); err != nil {
 			return nil, err
 		}
 	}
 	return tarball.LayerFromFile(layer)
+}
+
+// download returns the package files, of one moment's versions only.
+func download(dir string) ([]string, error) {
+	if err := os.RemoveAll(dir); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "partial"), 0o755); err != nil {
+		return nil, err
+	}
+	// An empty status file makes apt resolve as if nothing were installed.
+	status := filepath.Join(dir, "status")
+	if err := os.WriteFile(status, nil, 0o644); err != nil {
+		return nil, err
+	}
+	args := append([]string{"-o", "Dir::State::status=" + status, "-o", "Dir::Cache::archives=" + dir, "-o", "APT::Sandbox::User=root",
+		"-y", "-q", "--no-install-recommends", "--download-only", "install"}, packages...)
+	if out, err := exec.Command("apt-get", args...).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("apt-get %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.deb"))
+	if err != nil {
+		return nil, err
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("apt-get downloaded no package to %s", dir)
+	}
+	slices.Sort(files)
+	return files, nil
 }
 
 func unpack(debs []string, root, layer string) error {

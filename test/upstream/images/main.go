@@ -1,8 +1,9 @@
 // Command images assembles the container images that the upstream tests name, from
 // Debian packages and Go builds, into one OCI layout. Every image is a stand-in: it holds
-// what the tests use of the real one, and says so in /etc/skiff-stand-in.
+// what the tests use of the real one, and says so in /etc/skiff-stand-in. Where the layout
+// holds already what the same packages, programs and catalog make, nothing is done.
 //
-//	images -out DIR -agnhost FILE -pause FILE -nnp FILE [-cache DIR]
+//	images -out DIR -programs DIR [-cache DIR]
 package main
 
 import (
@@ -19,27 +20,51 @@ import (
 )
 
 func main() {
-	var out, cache string
-	var p programs
+	var out, cache, programs string
 	flag.StringVar(&out, "out", "", "directory of the OCI layout to make")
 	flag.StringVar(&cache, "cache", "", "directory that keeps the Debian base between runs (default OUT.cache)")
-	flag.StringVar(&p.agnhost, "agnhost", "", "the built agnhost command")
-	flag.StringVar(&p.pause, "pause", "", "the built pause command")
-	flag.StringVar(&p.nnp, "nnp", "", "the built nonewprivs command")
+	flag.StringVar(&programs, "programs", "", "directory of the built commands that images hold")
 	flag.Parse()
-	if err := run(out, cache, p); err != nil {
+	if err := run(out, cache, programs); err != nil {
 		fmt.Fprintln(os.Stderr, "images:", err)
 		os.Exit(1)
 	}
 }
 
-func run(out, cache string, p programs) error {
-	if out == "" || p.agnhost == "" || p.pause == "" || p.nnp == "" {
-		return errors.New("-out, -agnhost, -pause and -nnp are required")
+func run(out, cache, programs string) error {
+	if out == "" || programs == "" {
+		return errors.New("-out and -programs are required")
 	}
 	if cache == "" {
 		cache = out + ".cache"
 	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return fmt.Errorf("make cache: %w", err)
+	}
+	pair, err := localhostPair(cache)
+	if err != nil {
+		return err
+	}
+	all := images(programs, pair)
+	key, err := keyOf(all)
+	if err != nil {
+		return err
+	}
+	if made, err := os.ReadFile(filepath.Join(out, keyFile)); err == nil && string(made) == key {
+		return nil
+	}
+	fmt.Println("assembling test images")
+	if err := assemble(out, cache, all); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(out, keyFile), []byte(key), 0o644); err != nil {
+		return fmt.Errorf("note what the layout was made of: %w", err)
+	}
+	return nil
+}
+
+// assemble replaces the layout once all images are in the new one.
+func assemble(out, cache string, all []image) error {
 	base, err := debianBase(cache)
 	if err != nil {
 		return err
@@ -52,10 +77,6 @@ func run(out, cache string, p programs) error {
 	if err != nil {
 		return fmt.Errorf("make layout: %w", err)
 	}
-	all, err := images(p)
-	if err != nil {
-		return err
-	}
 	for _, im := range all {
 		img, err := build(base, im)
 		if err != nil {
@@ -65,7 +86,7 @@ func run(out, cache string, p programs) error {
 			if err := dir.AppendImage(img, layout.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": name})); err != nil {
 				return fmt.Errorf("image %s: %w", name, err)
 			}
-			fmt.Println(name)
+			fmt.Println("  " + name)
 		}
 	}
 	if err := os.RemoveAll(out); err != nil {
@@ -78,7 +99,7 @@ func run(out, cache string, p programs) error {
 }
 
 func build(base v1.Layer, im image) (v1.Image, error) {
-	own, err := layerOf(append(im.files, file{path: "etc/skiff-stand-in", text: "A stand-in for " + im.names[0] + ", assembled from Debian packages for skiff's tests.\n"}))
+	own, err := layerOf(append(im.files, standIn(im)))
 	if err != nil {
 		return nil, err
 	}
@@ -99,4 +120,8 @@ func build(base v1.Layer, im image) (v1.Image, error) {
 	cf.Config = v1.Config{Entrypoint: im.entrypoint, Cmd: im.cmd, User: im.user, StopSignal: im.stopSignal, ExposedPorts: map[string]struct{}{},
 		Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}}
 	return mutate.ConfigFile(img, cf)
+}
+
+func standIn(im image) file {
+	return file{path: "etc/skiff-stand-in", text: "A stand-in for " + im.names[0] + ", assembled from Debian packages and Go modules for skiff's tests.\n"}
 }

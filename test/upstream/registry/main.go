@@ -1,6 +1,7 @@
 // Command registry serves the images of an OCI layout over plain HTTP, whatever
 // registry their names have: tests with the pull policy Always need one. With the names
 // of those registries in /etc/hosts and in skiff up --plain-http-registry, pulls come here.
+// It reads the layout's files as they are asked for and takes nothing in.
 //
 //	registry -layout DIR [-listen 127.0.0.1:80]
 package main
@@ -9,16 +10,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
-	"log"
 	"net"
 	"net/http"
 	"os"
-
-	"github.com/google/go-containerregistry/pkg/name"
-	"github.com/google/go-containerregistry/pkg/registry"
-	"github.com/google/go-containerregistry/pkg/v1/layout"
-	"github.com/google/go-containerregistry/pkg/v1/remote"
 )
 
 func main() {
@@ -35,45 +29,16 @@ func run(dir, listen string) error {
 	if dir == "" {
 		return errors.New("-layout is required")
 	}
+	l, err := open(dir)
+	if err != nil {
+		return err
+	}
 	ln, err := net.Listen("tcp", listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	served := make(chan error, 1)
-	go func() { served <- http.Serve(ln, registry.New(registry.Logger(log.New(io.Discard, "", 0)))) }()
-	if err := fill(dir, ln.Addr().String()); err != nil {
-		return err
+	for _, name := range l.names() {
+		fmt.Println(name)
 	}
-	return <-served
-}
-
-// fill pushes every image of the layout under its path and tag.
-func fill(dir, host string) error {
-	index, err := layout.ImageIndexFromPath(dir)
-	if err != nil {
-		return fmt.Errorf("open layout %s: %w", dir, err)
-	}
-	manifest, err := index.IndexManifest()
-	if err != nil {
-		return fmt.Errorf("read index of %s: %w", dir, err)
-	}
-	for _, d := range manifest.Manifests {
-		tag, err := name.NewTag(d.Annotations["org.opencontainers.image.ref.name"])
-		if err != nil {
-			return fmt.Errorf("name of image %s: %w", d.Digest, err)
-		}
-		here, err := name.NewTag(host+"/"+tag.RepositoryStr()+":"+tag.TagStr(), name.Insecure)
-		if err != nil {
-			return fmt.Errorf("name of image %s: %w", tag, err)
-		}
-		img, err := index.Image(d.Digest)
-		if err != nil {
-			return fmt.Errorf("open image %s: %w", tag, err)
-		}
-		if err := remote.Write(here, img); err != nil {
-			return fmt.Errorf("push image %s: %w", tag, err)
-		}
-		fmt.Println(tag)
-	}
-	return nil
+	return http.Serve(ln, l)
 }
