@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// row is one combination of components.
+type row struct {
+	n     int
+	title string
+	// upstream and skiff are whose components run; node is whose runs the pods.
+	upstream, skiff, node string
+	// start brings the cluster up; it returns when pods can run.
+	start func(context.Context, *lab) error
+	// check is run instead of the flow and the tests where the row is about something else.
+	check func(context.Context, *lab) ([]stepResult, error)
+}
+
+// result is what results/swap-N.json holds.
+type result struct {
+	Row      int          `json:"row"`
+	Title    string       `json:"title"`
+	Upstream string       `json:"upstream"`
+	Skiff    string       `json:"skiff"`
+	Node     string       `json:"node"`
+	Commit   string       `json:"commit"`
+	Date     string       `json:"date"`
+	Green    bool         `json:"green"`
+	Error    string       `json:"error,omitempty"`
+	Flow     []stepResult `json:"flow"`
+	Tests    []testResult `json:"tests,omitempty"`
+}
+
+// runInside runs a row in the namespaces that runRows has made.
+func runInside(ctx context.Context, o options, n int) error {
+	var r row
+	for _, candidate := range matrix() {
+		if candidate.n == n {
+			r = candidate
+		}
+	}
+	if r.start == nil {
+		return fmt.Errorf("there is no row %d", n)
+	}
+	if err := prepareNamespace(); err != nil {
+		return err
+	}
+	// Sockets below it must fit into 107 bytes.
+	work, err := os.MkdirTemp(o.scratch, fmt.Sprintf("sw%d-", n))
+	if err != nil {
+		return err
+	}
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	l := &lab{options: o, dir: filepath.Join(work, "d"), work: filepath.Join(work, "w"), fail: fail}
+	l.tidy = append(l.tidy, func() error { return nil })
+	if err := os.MkdirAll(l.work, 0o755); err != nil {
+		return err
+	}
+	fmt.Printf("row %d: %s\n", r.n, r.title)
+	res := result{Row: r.n, Title: r.title, Upstream: r.upstream, Skiff: r.skiff, Node: r.node, Commit: o.commit, Date: time.Now().UTC().Format("2006-01-02 15:04")}
+	err = l.measure(ctx, r, &res)
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+		err = errors.Join(err, cause)
+	}
+	res.Green = err == nil
+	if err != nil {
+		res.Error = err.Error()
+	}
+	if cerr := l.close(err != nil); cerr != nil {
+		err = errors.Join(err, fmt.Errorf("clean up: %w", cerr))
+	}
+	err = errors.Join(err, os.RemoveAll(work))
+	if o.flowOnly {
+		return err
+	}
+	return errors.Join(err, res.save(o.results))
+}
+
+func (l *lab) measure(ctx context.Context, r row, res *result) error {
+	if err := r.start(ctx, l); err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	var err error
+	if r.check != nil {
+		res.Flow, err = r.check(ctx, l)
+		return err
+	}
+	var flowErr, testErr error
+	res.Flow, flowErr = l.flow(ctx)
+	if !l.flowOnly {
+		res.Tests, testErr = l.suite(ctx, filepath.Join(l.lists, "row"+strconv.Itoa(r.n)+".txt"))
+	}
+	return errors.Join(flowErr, testErr)
+}
+
+func (r *result) save(dir string) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, fmt.Sprintf("swap-%d.json", r.Row)), append(text, '\n'), 0o644)
+}
