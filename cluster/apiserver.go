@@ -76,6 +76,9 @@ type APIServerConfig struct {
 	MaxInFlight, MaxMutating int
 	ShutdownGrace            time.Duration
 
+	// Profiling serves profiles of the process under apiserver.ProfilingPath.
+	Profiling bool
+
 	// Audit records requests; nil: they are not recorded.
 	Audit *audit.Auditor
 
@@ -183,12 +186,16 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 		return nil, fmt.Errorf("listen for the API: %w", err)
 	}
 	fail := func(err error) (*apiServer, error) { return nil, errors.Join(err, listener.Close()) }
+	paths := map[string]http.Handler{authn.OpenIDConfigPath: discovery, authn.JWKSPath: discovery}
+	if c.Profiling {
+		paths[apiserver.ProfilingPath] = apiserver.Profiling()
+	}
 	server, err = apiserver.New(apiserver.Config{
 		Caches: caches, Scheme: scheme, Resources: resources,
 		Authenticator: users, Authorizer: rights,
 		Admission: plugins, Endpoints: endpoints,
 		Hooks:       []seams.Hooks{allocator.Hooks(), crd.Hooks(clock.RealClock{})},
-		Paths:       map[string]http.Handler{authn.OpenIDConfigPath: discovery, authn.JWKSPath: discovery},
+		Paths:       paths,
 		Aggregate:   others.Wrap,
 		Checks:      []apiserver.Check{{Name: "rbac", Run: rights.WaitReady}},
 		Listener:    listener,

@@ -98,7 +98,7 @@ func (c *Config) apiServerConfig(p Paths, creds *Credentials, log *slog.Logger) 
 		TokenKey: creds.TokenKey, Issuer: "https://kubernetes.default.svc." + c.Domain,
 		ServiceCIDRs:     []netip.Prefix{c.ServiceCIDR},
 		Kubelets:         &tls.Config{Certificates: []tls.Certificate{kubelets}, RootCAs: ca, MinVersion: tls.VersionTLS12},
-		ExtensionServers: extensions, Audit: auditor,
+		ExtensionServers: extensions, Audit: auditor, Profiling: true,
 		Logger: log,
 	}, nil
 }

@@ -42,6 +42,7 @@ type apiServerFlags struct {
 	admit, notAdmit  []string
 	privileged       bool
 	inFlight, mutate int
+	profiling        bool
 	audit            *audit.Options
 }
 
@@ -88,7 +89,7 @@ func kubeAPIServerCommand() *cobra.Command {
 			{"limits of concurrent requests hold; priority and fairness is not applied", "enable-priority-and-fairness?"},
 			{"the watch cache holds all resources and sizes itself", "watch-cache? watch-cache-sizes"},
 			{"what is stored is what upstream stores: protobuf, in etcd", "storage-backend storage-media-type storage-initialization-timeout"},
-			{"the server has no such endpoint", "profiling? contention-profiling? enable-logs-handler? debug-socket-path"},
+			{"the server has no such endpoint", "contention-profiling? enable-logs-handler? debug-socket-path"},
 			{"metrics are served as they are", "allow-metric-labels allow-metric-labels-manifest disabled-metrics show-hidden-metrics-for-version"},
 			{"requests end after a minute, watches when the client wants", "request-timeout min-request-timeout"},
 			{"the server stops taking requests at once and lets those under way finish", "shutdown-delay-duration shutdown-send-retry-after? shutdown-watch-termination-grace-period livez-grace-period goaway-chance"},
@@ -159,6 +160,7 @@ func (f *apiServerFlags) bind(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&f.admit, "enable-admission-plugins", nil, "admission plugins; those that there are always run")
 	flags.StringSliceVar(&f.notAdmit, "disable-admission-plugins", nil, "admission plugins that must not run")
 	flags.BoolVar(&f.privileged, "allow-privileged", true, "privileged containers may be asked for; Pod Security decides")
+	flags.BoolVar(&f.profiling, "profiling", true, "serve profiles of the process below /debug/pprof/ to who may read it")
 	flags.IntVar(&f.inFlight, "max-requests-inflight", 400, "reads at a time")
 	flags.IntVar(&f.mutate, "max-mutating-requests-inflight", 200, "writes at a time")
 }
@@ -167,7 +169,7 @@ func (f *apiServerFlags) bind(flags *pflag.FlagSet) {
 func (f *apiServerFlags) config(flags *pflag.FlagSet, log *slog.Logger) (cluster.APIServerConfig, error) {
 	c := cluster.APIServerConfig{
 		Anonymous: f.anonymous, BootstrapTokens: f.bootstrapTokens, Audiences: f.audiences, JWKSURI: f.jwksURI,
-		MaxInFlight: f.inFlight, MaxMutating: f.mutate, Logger: log,
+		MaxInFlight: f.inFlight, MaxMutating: f.mutate, Profiling: f.profiling, Logger: log,
 	}
 	none := func(err error) (cluster.APIServerConfig, error) { return cluster.APIServerConfig{}, err }
 	if err := required(flags, "service-account-issuer", "service-account-signing-key-file", "service-account-key-file", "service-cluster-ip-range"); err != nil {
