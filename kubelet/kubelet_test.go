@@ -17,9 +17,9 @@ import (
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/skiff-k8s/skiff/host/mount"
+	"github.com/skiff-k8s/skiff/kubelet/internal/fakeapi"
 	"github.com/skiff-k8s/skiff/kubelet/internal/fakecri"
 )
 
@@ -42,7 +42,7 @@ func TestKubelet(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	rt := fakecri.Start(t)
 	rt.AddImage("img:1", nil, "")
-	client := fake.NewClientset()
+	client := fakeapi.New()
 	cert := certificate(t)
 	dir := t.TempDir()
 	k, err := New(Config{
@@ -59,7 +59,7 @@ func TestKubelet(t *testing.T) {
 	go func() { done <- k.Run(ctx) }()
 	select {
 	case <-k.Ready():
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the node did not get ready")
 	}
 	pod := &corev1.Pod{
@@ -71,7 +71,7 @@ func TestKubelet(t *testing.T) {
 	}
 	wait := func(what string, f func() bool) {
 		t.Helper()
-		for end := time.Now().Add(10 * time.Second); !f(); time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); !f(); time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("waited in vain for %s", what)
 			}

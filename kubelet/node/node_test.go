@@ -10,17 +10,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
 
 	"github.com/skiff-k8s/skiff/kubelet/cri"
+	"github.com/skiff-k8s/skiff/kubelet/internal/fakeapi"
 	"github.com/skiff-k8s/skiff/kubelet/internal/fakecri"
 )
 
 func TestNode(t *testing.T) {
 	rt := fakecri.Start(t)
 	rt.AddImage("img:1", nil, "")
-	client := fake.NewClientset()
+	client := fakeapi.New()
 	c, err := cri.New(cri.Config{RuntimeEndpoint: rt.Endpoint()})
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestNode(t *testing.T) {
 	}
 	wait := func(what string, f func(*corev1.Node) bool) *corev1.Node {
 		t.Helper()
-		for end := time.Now().Add(15 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 			if o := get(); o != nil && f(o) {
 				return o
 			}

@@ -9,14 +9,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/skiff-k8s/skiff/kubelet/internal/fakeapi"
 )
 
 func TestCache(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "cm", Namespace: "ns"}, Data: map[string]string{"k": "1"}}
-	client := fake.NewClientset(cm)
+	client := fakeapi.New(cm)
 	changed := make(chan Ref, 10)
 	c := New(Config{Client: client, Logger: slog.New(slog.DiscardHandler), Changed: func(r Ref) { changed <- r }})
 	defer c.Close()
@@ -65,7 +66,7 @@ func TestServiceLinks(t *testing.T) {
 	svc := func(ns, name string) *corev1.Service {
 		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}
 	}
-	s := NewServices(fake.NewClientset(svc("default", "kubernetes"), svc("ns", "a"), svc("other", "b")), slog.New(slog.DiscardHandler))
+	s := NewServices(fakeapi.New(svc("default", "kubernetes"), svc("ns", "a"), svc("other", "b")), slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { s.Run(ctx); close(done) }()

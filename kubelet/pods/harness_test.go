@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -14,10 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
-	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/ptr"
 
@@ -25,6 +22,7 @@ import (
 	"github.com/skiff-k8s/skiff/kubelet/cri"
 	"github.com/skiff-k8s/skiff/kubelet/criconfig"
 	"github.com/skiff-k8s/skiff/kubelet/images"
+	"github.com/skiff-k8s/skiff/kubelet/internal/fakeapi"
 	"github.com/skiff-k8s/skiff/kubelet/internal/fakecri"
 	"github.com/skiff-k8s/skiff/kubelet/objects"
 	"github.com/skiff-k8s/skiff/kubelet/volumes"
@@ -48,50 +46,12 @@ type harness struct {
 
 func newHarness(t testing.TB, objs ...*corev1.Pod) *harness {
 	t.Helper()
-	h := &harness{t: t, rt: fakecri.Start(t), client: fake.NewClientset(), dir: t.TempDir()}
-	h.client.PrependReactor("*", "pods", versions(h.client.Tracker()))
+	h := &harness{t: t, rt: fakecri.Start(t), client: fakeapi.New(), dir: t.TempDir()}
 	h.rt.AddImage("img:1", nil, "")
 	for _, o := range objs {
 		h.create(o)
 	}
 	return h
-}
-
-// versions gives pods growing resource versions, as an API server does and the fake
-// client does not: by them the status writer knows what is newer.
-func versions(tracker clienttesting.ObjectTracker) clienttesting.ReactionFunc {
-	var mu sync.Mutex
-	var last int
-	react := clienttesting.ObjectReaction(tracker)
-	stamp := func(o runtime.Object) runtime.Object {
-		last++
-		p := o.(*corev1.Pod).DeepCopy()
-		p.ResourceVersion = strconv.Itoa(last)
-		return p
-	}
-	return func(action clienttesting.Action) (bool, runtime.Object, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		switch a := action.(type) {
-		case clienttesting.CreateActionImpl:
-			if a.Subresource != "" {
-				return false, nil, nil
-			}
-			a.Object = stamp(a.Object)
-			return react(a)
-		case clienttesting.UpdateActionImpl:
-			a.Object = stamp(a.Object)
-			return react(a)
-		case clienttesting.PatchActionImpl:
-			_, o, err := react(a)
-			if err != nil {
-				return true, nil, err
-			}
-			p := stamp(o)
-			return true, p, tracker.Update(a.GetResource(), p, a.GetNamespace())
-		}
-		return false, nil, nil
-	}
 }
 
 // start runs a (new) manager.
@@ -191,7 +151,7 @@ func (h *harness) del(name string, grace int64) {
 
 func (h *harness) wait(what string, f func() bool) {
 	h.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !f() {
 		if time.Now().After(deadline) {
 			h.mu.Lock()
