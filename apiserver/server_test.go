@@ -64,7 +64,7 @@ func TestLifecycle(t *testing.T) {
 	for name, k := range clients(t, s) {
 		i++
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			ns := "ns-" + strings.ReplaceAll(name, " ", "-")
 			namespace(t, k, ns)
@@ -169,7 +169,7 @@ func expect(t *testing.T, w watch.Interface, typ watch.EventType, name string) {
 		if ev.Type != typ || !isObject || m.GetName() != name {
 			t.Fatalf("got %s %v, want %s %s", ev.Type, ev.Object, typ, name)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("no event, want %s %s", typ, name)
 	}
 }
@@ -271,7 +271,7 @@ func TestInformer(t *testing.T) {
 	s := servertest.New(t)
 	for name, k := range clients(t, s) {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			ns := "ns-" + strings.ReplaceAll(name, " ", "-")
 			namespace(t, k, ns)

@@ -190,7 +190,7 @@ func TestExec(t *testing.T) {
 					t.Fatal(err)
 				}
 				var out, errw bytes.Buffer
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				err = e.StreamWithContext(ctx, clientremote.StreamOptions{Stdin: in, Stdout: &out, Stderr: &errw})
 				return out.String(), errw.String(), err

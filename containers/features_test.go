@@ -202,7 +202,7 @@ func TestSysctlsAndHostNamespaces(t *testing.T) {
 func TestEventsAndFilters(t *testing.T) {
 	h := newHarness(t)
 	img := h.pull("busybox", busyboxImage(t, nil))
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	events, err := h.Runtime.GetContainerEvents(ctx, &runtimeapi.GetEventsRequest{})
 	if err != nil {

@@ -147,7 +147,7 @@ func (h *harness) kill() {
 // eventually retries what another process brings about.
 func (h *harness) eventually(what string, f func() error) {
 	h.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		err := f()
 		if err == nil {

@@ -32,7 +32,7 @@ func stream(t *testing.T, target string, o remotecommand.StreamOptions) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	return e.StreamWithContext(ctx, o)
 }
@@ -108,7 +108,7 @@ func TestStreams(t *testing.T) {
 		}()
 		select {
 		case <-ended.seen:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("nothing came: %q", h.output(id))
 		}
 		if _, err := h.Runtime.StopContainer(ctx, &runtimeapi.StopContainerRequest{ContainerId: id}); err != nil {
@@ -207,7 +207,7 @@ func TestPortForwardToHello(t *testing.T) {
 		t.Fatal(err)
 	}
 	base := "http://" + net.JoinHostPort("127.0.0.1", fmt.Sprint(ports[0].Local))
-	client := &http.Client{Timeout: 10 * time.Second}
+	client := &http.Client{Timeout: time.Minute}
 	h.eventually("hello to answer", func() error {
 		resp, err := client.Get(base + "/some/path")
 		if err != nil {

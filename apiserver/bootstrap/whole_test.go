@@ -104,7 +104,7 @@ func newWhole(t *testing.T) *whole {
 				if err != nil && ctx.Err() == nil {
 					t.Error(err)
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				t.Fatal("something does not stop")
 			}
 		}
@@ -159,7 +159,7 @@ func TestWhole(t *testing.T) {
 	}
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
 	var p *corev1.Pod
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		if p, err = alice.CoreV1().Pods("ns").Create(ctx, pod, metav1.CreateOptions{}); err == nil {
 			break
 		}
@@ -205,7 +205,7 @@ func TestWhole(t *testing.T) {
 	if err := admin.CoreV1().Pods("ns").Bind(ctx, &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Target: corev1.ObjectReference{Kind: "Node", Name: "n1"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(10 * time.Second); ; {
+	for deadline := time.Now().Add(time.Minute); ; {
 		_, err := node.CoreV1().ConfigMaps("ns").Get(ctx, "kube-root-ca.crt", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			break

@@ -168,7 +168,7 @@ func next(t testing.TB, w Watcher) Event {
 			t.Fatal("the watch has ended")
 		}
 		return e
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no event")
 	}
 	panic("unreachable")

@@ -84,7 +84,7 @@ func TestInformersShareObjects(t *testing.T) {
 			if got != want {
 				t.Fatalf("event %q, want %q", got, want)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("no event, want %q", want)
 		}
 	}

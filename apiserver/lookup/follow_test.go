@@ -72,7 +72,7 @@ func TestFollower(t *testing.T) {
 	}
 	caches.Create(configMap("c"))
 	caches.Delete(configMap("a"))
-	for deadline := time.Now().Add(10 * time.Second); !n.is("b", "c"); {
+	for deadline := time.Now().Add(time.Minute); !n.is("b", "c"); {
 		if time.Now().After(deadline) {
 			t.Fatalf("after create and delete: %v", n.set)
 		}

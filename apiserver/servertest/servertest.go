@@ -61,6 +61,7 @@ func newBase(t testing.TB) *base {
 		t.Fatal(err)
 	}
 	run(t, b.caches)
+	<-b.caches.Ready()
 	return b
 }
 
@@ -77,7 +78,7 @@ func run(t testing.TB, components ...runner) {
 				if err != nil {
 					t.Errorf("%T: %v", c, err)
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				t.Errorf("%T did not stop", c)
 			}
 		})

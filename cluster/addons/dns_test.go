@@ -24,7 +24,7 @@ func TestDNSFollowsNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	f.Start(ctx.Done())
 	done := make(chan error, 1)

@@ -216,7 +216,7 @@ func wantLines(f *fixture, want ...string) error {
 
 func await(t *testing.T, f func() error) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		err := f()
 		if err == nil {

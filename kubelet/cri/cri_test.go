@@ -82,7 +82,7 @@ func TestSnapshot(t *testing.T) {
 		if uid != "u" {
 			t.Errorf("event of pod %q", uid)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("no event")
 	}
 	stop()

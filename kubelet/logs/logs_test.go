@@ -97,7 +97,7 @@ func TestFollowAcrossRotation(t *testing.T) {
 	}()
 	wait := func(want string) {
 		t.Helper()
-		for end := time.Now().Add(10 * time.Second); out.String() != want; time.Sleep(2 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); out.String() != want; time.Sleep(2 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("got %q, want %q", out.String(), want)
 			}

@@ -271,7 +271,7 @@ func TestConfigurationIsExempt(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := match.NewWrite(&seams.Attributes{Operation: seams.Delete, Kind: admissionregistrationv1.SchemeGroupVersion.WithKind("ValidatingWebhookConfiguration")}, nil, nil)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := v.Validate(ctx, w); err != nil {
 		t.Error(err)
