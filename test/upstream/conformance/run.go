@@ -67,16 +67,27 @@ func runOnCluster(ctx context.Context, o options, stages [][]phase) (ran map[str
 	if err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { err = errors.Join(err, removeData(dir)) }()
 	if err := prepareNamespaces(ctx, dir, registries); err != nil {
 		return nil, err
+	}
+	data := filepath.Join(dir, "d")
+	if err := os.Mkdir(data, 0o755); err != nil {
+		return nil, err
+	}
+	inMemory, err := prepareData(data)
+	if err != nil {
+		return nil, err
+	}
+	if inMemory {
+		fmt.Println("the disk is nearly full: the cluster's data is in memory")
 	}
 	log, err := os.Create(filepath.Join(o.out, "run.log"))
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	cluster, err := startCluster(ctx, o.tools, filepath.Join(dir, "d"), registries, log)
+	cluster, err := startCluster(ctx, o.tools, filepath.Join(data, "c"), registries, log)
 	defer func() { err = errors.Join(err, cluster.down(o.out)) }()
 	if err != nil {
 		return nil, err

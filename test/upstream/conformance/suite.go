@@ -36,10 +36,15 @@ func runPhase(ctx context.Context, o tools, p phase, kubeconfig, out string, sho
 		"--allowed-not-ready-nodes=-1", "--num-nodes=1", "--node-os-distro=debian",
 		"--report-dir="+dir, "--report-complete-junit", "--disable-log-dump")
 	cmd.Stdout, cmd.Stderr, cmd.Dir = io.MultiWriter(log, &watcher{progress: show}), log, dir
-	// An interrupt lets the suite write its report of what ran until then.
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	// An interrupt of all its processes, as from a terminal, lets the suite write its report
+	// of what ran until then; what does not end by it is killed.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = time.Minute
 	runErr := cmd.Run()
+	if cmd.Process != nil {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // ESRCH where all have ended
+	}
 	ran, err := readRun(dir)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("phase %s: %w; its log is %s", p.name, err, log.Name()), runErr)
