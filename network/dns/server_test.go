@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/miekg/dns"
 	corev1 "k8s.io/api/core/v1"
@@ -105,7 +106,7 @@ func TestAnswers(t *testing.T) {
 	} {
 		for _, network := range []string{"udp", "tcp"} {
 			t.Run(c.name+dns.TypeToString[c.qtype]+"/"+network, func(t *testing.T) {
-				got, _, err := (&dns.Client{Net: network}).Exchange(new(dns.Msg).SetQuestion(c.name, c.qtype), addr)
+				got, _, err := (&dns.Client{Net: network, Timeout: time.Minute}).Exchange(new(dns.Msg).SetQuestion(c.name, c.qtype), addr)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -135,7 +136,7 @@ func TestForward(t *testing.T) {
 	go func() { _ = up.ActivateAndServe() }()
 	t.Cleanup(func() { _ = pc.Close() })
 	addr := start(t, "127.0.0.1:1", pc.LocalAddr().String()) // the first upstream is dead
-	got, _, err := new(dns.Client).Exchange(new(dns.Msg).SetQuestion("example.org.", dns.TypeA), addr)
+	got, _, err := (&dns.Client{Timeout: time.Minute}).Exchange(new(dns.Msg).SetQuestion("example.org.", dns.TypeA), addr)
 	if err != nil || len(got.Answer) != 1 {
 		t.Fatalf("got %v, %v; want the upstream's answer", got, err)
 	}
