@@ -48,6 +48,9 @@ type Resource struct {
 	StoragePath string
 	// StorageVersion is what is encoded in etcd where it differs from Group/Version.
 	StorageVersion schema.GroupVersion
+	// StoredAsJSON: what is in etcd is JSON, not protobuf, as upstream has it for the kinds of
+	// its extension and aggregation servers.
+	StoredAsJSON bool
 
 	// New and NewList return empty objects. For custom resources they return
 	// *unstructured.Unstructured(List) with apiVersion and kind set.

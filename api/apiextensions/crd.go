@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsv1beta1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1"
 	crdvalidation "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,10 +30,10 @@ func customResourceDefinitions() *api.Resource {
 		Group: apiextensionsv1.GroupName, Version: "v1",
 		Kind: "CustomResourceDefinition", Plural: "customresourcedefinitions",
 		ShortNames: []string{"crd", "crds"}, Categories: []string{"api-extensions"},
-		StoragePath: "apiextensions.k8s.io/customresourcedefinitions",
-		New:         func() api.Object { return &apiextensionsv1.CustomResourceDefinition{} },
-		NewList:     func() runtime.Object { return &apiextensionsv1.CustomResourceDefinitionList{} },
-		Default:     api.Defaults(apiextensionsv1.SetObjectDefaults_CustomResourceDefinition),
+		StoragePath: "apiextensions.k8s.io/customresourcedefinitions", StorageVersion: apiextensionsv1beta1.SchemeGroupVersion, StoredAsJSON: true,
+		New:     func() api.Object { return &apiextensionsv1.CustomResourceDefinition{} },
+		NewList: func() runtime.Object { return &apiextensionsv1.CustomResourceDefinitionList{} },
+		Default: api.Defaults(apiextensionsv1.SetObjectDefaults_CustomResourceDefinition),
 		Strategy: api.Strategy{
 			// The name is <plural>.<group>: validated with the object.
 			NameErrors: anyName,

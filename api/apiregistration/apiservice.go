@@ -33,9 +33,9 @@ func apiServices(now func() metav1.Time) *api.Resource {
 		Group: apiregistrationv1.GroupName, Version: "v1",
 		Kind: "APIService", Plural: "apiservices",
 		Categories:  []string{"api-extensions"},
-		StoragePath: "apiregistration.k8s.io/apiservices",
-		New:         func() api.Object { return &apiregistrationv1.APIService{} },
-		NewList:     func() runtime.Object { return &apiregistrationv1.APIServiceList{} },
+		StoragePath: "apiregistration.k8s.io/apiservices", StoredAsJSON: true,
+		New:     func() api.Object { return &apiregistrationv1.APIService{} },
+		NewList: func() runtime.Object { return &apiregistrationv1.APIServiceList{} },
 		Default: api.Defaults(func(s *apiregistrationv1.APIService) {
 			if s.Spec.Service != nil && s.Spec.Service.Port == nil {
 				s.Spec.Service.Port = ptr.To[int32](443)

@@ -122,6 +122,7 @@ func Scheme() *runtime.Scheme {
 		storagev1.AddToScheme,
 		storagemigrationv1.AddToScheme,
 		metav1.AddMetaToScheme,
+		apiextensions.AddConversions,
 		autoscaling.AddConversions,
 		events.AddConversions,
 	} {

@@ -37,7 +37,8 @@ func newBootstrap(t testing.TB, c *lookuptest.Caches, addr string) *Bootstrap {
 		Caches: c, Store: c.Store,
 		ServiceCIDRs:     []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
 		AdvertiseAddress: netip.MustParseAddr(addr), Port: 6443,
-		ClientCA: func() []byte { return []byte("-----BEGIN CERTIFICATE-----\n" + addr + "\n") },
+		ClientCA:        func() []byte { return []byte("-----BEGIN CERTIFICATE-----\n" + addr + "\n") },
+		RequestHeaderCA: func() []byte { return nil }, // no proxies to trust
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -87,6 +88,9 @@ func TestFreshCluster(t *testing.T) {
 	cm, err := lookup.Fresh[*corev1.ConfigMap](ctx, c, configMaps, "kube-system", "extension-apiserver-authentication")
 	if err != nil || strings.Count(cm.Data["client-ca-file"], "BEGIN") != 2 {
 		t.Errorf("authorities are %q, %v", cm.Data["client-ca-file"], err)
+	}
+	if len(cm.Data) != 1 {
+		t.Errorf("without proxies to trust there is %v", cm.Data)
 	}
 	if err := second.endpoints.leave(ctx); err != nil {
 		t.Fatal(err)

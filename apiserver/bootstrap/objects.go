@@ -224,8 +224,9 @@ func (b *Bootstrap) publishAuthentication(ctx context.Context) error {
 	if b.ClientCA != nil {
 		data["client-ca-file"] = string(b.ClientCA())
 	}
-	if b.RequestHeaderCA != nil {
-		data["requestheader-client-ca-file"] = string(b.RequestHeaderCA())
+	// Without proxies to trust there is nothing to tell of their headers either.
+	if ca := b.requestHeaderCA(); ca != "" {
+		data["requestheader-client-ca-file"] = ca
 		for key, values := range map[string][]string{
 			"requestheader-allowed-names":        {"front-proxy-client"},
 			"requestheader-username-headers":     {"X-Remote-User"},
@@ -241,6 +242,13 @@ func (b *Bootstrap) publishAuthentication(ctx context.Context) error {
 		}
 	}
 	return b.ensureConfigMap(ctx, "extension-apiserver-authentication", data)
+}
+
+func (b *Bootstrap) requestHeaderCA() string {
+	if b.RequestHeaderCA == nil {
+		return ""
+	}
+	return string(b.RequestHeaderCA())
 }
 
 // trackTokens records since when the use of Secret-based tokens is noted (KEP-2799).

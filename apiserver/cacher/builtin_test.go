@@ -32,6 +32,9 @@ func TestBuiltinRoundTrip(t *testing.T) {
 				t.Errorf("%s: encode: %v", r.GR(), err)
 				break
 			}
+			if isJSON := raw[0] == '{' && raw[len(raw)-1] == '\n'; isJSON != r.StoredAsJSON || !isJSON && !bytes.HasPrefix(raw, protoMagic) {
+				t.Errorf("%s: stored as %q", r.GR(), raw)
+			}
 			if round == 2 && !bytes.Equal(raw, last) {
 				t.Errorf("%s: the third encoding is %q, the second was %q", r.GR(), raw, last)
 			}

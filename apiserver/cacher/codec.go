@@ -17,7 +17,7 @@ import (
 
 // codec translates between a resource's objects and their form in etcd, which is
 // upstream's: protobuf in a runtime.Unknown envelope for built-in types, JSON for
-// custom resources. Metadata there has no resourceVersion.
+// custom resources and for the kinds of upstream's two delegated servers. Metadata there has no resourceVersion.
 type codec struct {
 	api     *api.Resource
 	scheme  *runtime.Scheme
@@ -70,7 +70,7 @@ func (c *codec) encode(obj runtime.Object) ([]byte, error) {
 		if own := u.GroupVersionKind(); own.Version == "" || own.Group != c.storage.Group {
 			u.SetGroupVersionKind(c.storage)
 		}
-		return json.Marshal(u.Object)
+		return encodeJSON(u.Object)
 	}
 	stored := obj
 	if c.storage != c.gvk && c.scheme.Recognizes(c.storage) {
@@ -79,11 +79,25 @@ func (c *codec) encode(obj runtime.Object) ([]byte, error) {
 			return nil, err
 		}
 	}
+	if c.api.StoredAsJSON {
+		stored.GetObjectKind().SetGroupVersionKind(c.storage)
+		return encodeJSON(stored)
+	}
 	f, err := envelope(stored, c.storage)
 	if err != nil {
 		return nil, err
 	}
 	return f.bytes, nil
+}
+
+// encodeJSON ends in a newline, as upstream's serializer does: a server that finds other bytes
+// than it would write itself writes them anew with each update that changes nothing.
+func encodeJSON(v any) ([]byte, error) {
+	var b bytes.Buffer
+	if err := json.NewEncoder(&b).Encode(v); err != nil {
+		return nil, err
+	}
+	return b.Bytes(), nil
 }
 
 // decode reads any version of the kind that the scheme knows, and returns an object of

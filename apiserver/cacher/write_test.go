@@ -271,7 +271,7 @@ func TestCustomResources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := string(kv.Value), `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"w"},"spec":{"size":3}}`; got != want {
+	if got, want := string(kv.Value), `{"apiVersion":"example.com/v1","kind":"Widget","metadata":{"name":"w"},"spec":{"size":3}}`+"\n"; got != want {
 		t.Errorf("stored %s, want %s", got, want)
 	}
 	b, err := o.JSON()
