@@ -96,6 +96,26 @@ func (b *budget) release(home *atomic.Pointer[form]) {
 	}
 }
 
+// sweep gives up the forms that nobody has used since the last sweep, so that what a
+// busy hour made does not stay for good.
+func (b *budget) sweep() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var live []*form
+	for _, f := range b.queue {
+		switch {
+		case f.home == nil: // released
+		case f.used.Swap(false):
+			live = append(live, f)
+		default:
+			f.home.CompareAndSwap(f, nil)
+			f.home = nil
+			b.used -= f.cost
+		}
+	}
+	b.queue, b.dead = live, 0
+}
+
 // size is the bytes kept now.
 func (b *budget) size() int64 {
 	b.mu.Lock()

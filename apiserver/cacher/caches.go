@@ -240,9 +240,10 @@ func (s *Caches) Run(ctx context.Context) error {
 }
 
 // upkeepEvery is how often the caches look after themselves.
-const upkeepEvery = time.Minute
+const upkeepEvery = 30 * time.Second
 
-// upkeep does what no request does: it lets go of history that has become old, keeps
+// upkeep does what no request does: it lets go of history that has become old and of
+// forms that nobody has used for a while, keeps
 // the feed's revision near the store's, so that a broken watch can be opened again there
 // although nothing under the prefix changes, and checks the sample of shared objects.
 func (s *Caches) upkeep(ctx context.Context) {
@@ -264,9 +265,10 @@ func (s *Caches) upkeep(ctx context.Context) {
 		now := s.cfg.Clock.Now()
 		for _, r := range all {
 			r.mu.Lock()
-			r.history.trim(now)
+			r.history.trim(now, r.watches.read(r.history.end()))
 			r.mu.Unlock()
 		}
+		s.budget.sweep()
 		s.feed.requestProgress(ctx)
 		s.mutations.verifyAll()
 	}

@@ -1,6 +1,7 @@
 package cacher
 
 import (
+	"slices"
 	"sort"
 	"sync/atomic"
 	"time"
@@ -28,11 +29,14 @@ func (c *change) deleted() *entry {
 }
 
 const (
-	// historyAge is how long superseded objects are kept, about as long as the store's
-	// own history between two compactions.
-	historyAge = 5 * time.Minute
-	// historyMin is how many changes are kept whatever their age.
-	historyMin = 100
+	// historyAge is how long changes are kept for watches that come back: from their last
+	// bookmark, which is a minute old at most. From older revisions the store's own history
+	// is read (extend).
+	historyAge = 75 * time.Second
+	// historySlow is how long they are kept for watches that have not read them yet.
+	historySlow = 5 * time.Minute
+	// historyMin is how many bytes of changes are kept whatever their age.
+	historyMin = 32 << 10
 )
 
 // history holds the newest changes of a resource; each has a sequence number. The
@@ -52,16 +56,18 @@ func (h *history) end() int64 { return h.first + int64(len(h.changes)) }
 func (h *history) add(c *change) {
 	h.changes = append(h.changes, c)
 	h.bytes += c.cost
-	h.trim(c.when)
+	h.trim(c.when, h.first)
 }
 
-// trim drops what is beyond the limits now. The newest change stays.
-func (h *history) trim(now time.Time) {
+// trim drops what is beyond the limits now; every watch has read what comes before the
+// sequence number read. The newest change stays.
+func (h *history) trim(now time.Time, read int64) {
 	n := 0
 	for n < len(h.changes)-1 {
 		old := h.changes[n]
 		full := h.bytes > h.limit
-		aged := len(h.changes)-n > historyMin && now.Sub(old.when) > historyAge
+		age := now.Sub(old.when)
+		aged := h.bytes > historyMin && (age > historySlow || age > historyAge && h.first+int64(n) < read)
 		// A revision goes as a whole.
 		if !full && !aged && (n == 0 || old.rev != h.after) {
 			break
@@ -80,6 +86,9 @@ func (h *history) trim(now time.Time) {
 		clear(h.changes[:n])
 		h.changes = h.changes[n:]
 		h.first += int64(n)
+		if cap(h.changes) > 64 && cap(h.changes) > 4*len(h.changes) {
+			h.changes = slices.Clone(h.changes)
+		}
 	}
 }
 

@@ -77,6 +77,28 @@ func (s *watches) remove(w *watcher) {
 	}
 }
 
+// read is the sequence number before which every watch has read all that concerns it;
+// end where none has anything to read.
+func (s *watches) read(end int64) int64 {
+	least := func(set watcherSet) {
+		for w := range set {
+			if w.pending {
+				end = min(end, w.seq)
+			}
+		}
+	}
+	least(s.all)
+	for _, set := range s.byKey {
+		least(set)
+	}
+	for _, values := range s.byField {
+		for _, set := range values {
+			least(set)
+		}
+	}
+	return end
+}
+
 // offer tells those concerned of a change that is about to get the sequence number seq.
 func (s *watches) offer(c *change, seq int64) {
 	s.all.offer(c, seq)
