@@ -83,7 +83,7 @@ conformance-tools: build
 
 .PHONY: conformance
 conformance: conformance-tools ## the Conformance tests on a fresh cluster, all or FOCUS=regex or SIG=name, PARALLEL=n at a time; docs/conformance.md
-	@$(CONFORMANCE) -out $(CACHE)/results/conformance -sig '$(SIG)' -focus '$(FOCUS)' -parallel '$(PARALLEL)' $(RESULTS) -commit '$(COMMIT)$(CHANGED)'
+	@$(CONFORMANCE) -out $(CACHE)/results/conformance -sig '$(SIG)' -focus '$(value FOCUS)' -parallel '$(PARALLEL)' $(RESULTS) -commit '$(COMMIT)$(CHANGED)'
 
 .PHONY: conformance-page
 conformance-page: ## compute docs/conformance.md again from the results kept

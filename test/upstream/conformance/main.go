@@ -13,6 +13,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -65,7 +66,7 @@ func command(ctx context.Context, args []string) (exitCode int, err error) {
 		return run(ctx, o)
 	case "page":
 		var r record
-		flags := flag.NewFlagSet("conformance page", flag.ContinueOnError)
+		flags := newFlags("conformance page")
 		r.flags(flags)
 		if err := flags.Parse(args[1:]); err != nil {
 			return 1, err
@@ -85,10 +86,17 @@ func (r *record) flags(flags *flag.FlagSet) {
 	flags.StringVar(&r.page, "page", "", "Markdown page to compute")
 }
 
+// newFlags leaves errors to the caller, who shows each once.
+func newFlags(name string) *flag.FlagSet {
+	flags := flag.NewFlagSet(name, flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	return flags
+}
+
 func parseRun(args []string) (options, error) {
 	var o options
 	var cache string
-	flags := flag.NewFlagSet("conformance run", flag.ContinueOnError)
+	flags := newFlags("conformance run")
 	flags.StringVar(&o.skiff, "skiff", "", "the skiff to test")
 	flags.StringVar(&o.kubectl, "kubectl", "", "kubectl that tests call")
 	flags.StringVar(&cache, "cache", "", "directory of e2e.test, ginkgo, registry and images")
