@@ -14,6 +14,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -34,6 +35,9 @@ type ServeConfig struct {
 	// rights. Without Client only certificates of system:masters open what is not for all.
 	ClientCA *x509.CertPool
 	Client   kubernetes.Interface
+	// LookUpCA asks the API server for the CA that it verifies users with, and goes on asking
+	// until it tells; with NeedCA the port is not opened before.
+	LookUpCA, NeedCA bool
 	// Public are paths for all, with what is below one that ends in "*".
 	Public []string
 }
@@ -58,17 +62,67 @@ func newSecureServer(s ServeConfig, log *slog.Logger) (component.Component, erro
 	if err != nil {
 		return nil, fmt.Errorf("listen on the secure port: %w", err)
 	}
+	var ca atomic.Pointer[x509.CertPool]
+	ca.Store(s.ClientCA)
 	conf := s.TLS.Clone()
 	conf.NextProtos = []string{"h2", "http/1.1"}
-	if s.ClientCA != nil {
-		conf.ClientCAs, conf.ClientAuth = s.ClientCA, tls.VerifyClientCertIfGiven
+	conf.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		pool := ca.Load()
+		if pool == nil {
+			return nil, nil
+		}
+		c := conf.Clone()
+		c.ClientCAs, c.ClientAuth = pool, tls.VerifyClientCertIfGiven
+		return c, nil
 	}
 	mux := http.NewServeMux()
 	for _, p := range []string{"/healthz", "/livez", "/readyz"} {
 		mux.HandleFunc(p, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
 	}
 	mux.Handle("/metrics", processMetrics())
-	return httpServer(tls.NewListener(l, conf), s.guard(mux, log)), nil
+	serve := httpServer(tls.NewListener(l, conf), s.guard(mux, log))
+	if !s.LookUpCA {
+		return serve, nil
+	}
+	lookUp := component.Func(func(ctx context.Context) error {
+		if err := s.lookUp(ctx, &ca, log); err != nil {
+			return nil // ctx has ended
+		}
+		<-ctx.Done()
+		return nil
+	})
+	group := component.NewGroup(log)
+	member := component.Member{Name: "client CA", Component: lookUp, Background: !s.NeedCA}
+	if s.NeedCA {
+		member.Ready = func(ctx context.Context) error {
+			return poll(ctx, 100*time.Millisecond, func(context.Context) error {
+				if ca.Load() == nil {
+					return errors.New("the API server has not told the CA of clients")
+				}
+				return nil
+			})
+		}
+	}
+	group.Add(member)
+	group.Add(component.Member{Name: "port", Component: serve, Background: true})
+	return group, nil
+}
+
+// lookUp asks until the API server tells what it verifies users with.
+func (s *ServeConfig) lookUp(ctx context.Context, ca *atomic.Pointer[x509.CertPool], log *slog.Logger) error {
+	return poll(ctx, 2*time.Second, func(ctx context.Context) error {
+		m, err := s.Client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Get(ctx, "extension-apiserver-authentication", metav1.GetOptions{})
+		if err != nil {
+			log.Debug("look up the CA of clients", "err", err)
+			return err
+		}
+		pool := x509.NewCertPool()
+		if !pool.AppendCertsFromPEM([]byte(m.Data["client-ca-file"])) {
+			return errors.New("the API server publishes no CA")
+		}
+		ca.Store(pool)
+		return nil
+	})
 }
 
 // plainServer serves over HTTP at an address; nowhere if that is empty.

@@ -42,7 +42,8 @@ func root() *cobra.Command {
 		},
 	}
 	cmd.AddCommand(upCommand(), downCommand(), checkCommand(), imageCommand(), versionCommand(),
-		controlPlaneCommand(), nodeCommand(), kubeAPIServerCommand())
+		controlPlaneCommand(), nodeCommand(),
+		kubeAPIServerCommand(), kubeSchedulerCommand(), kubeControllerManagerCommand(), kubeProxyCommand())
 	return cmd
 }
 
