@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -76,9 +77,9 @@ func Up(ctx context.Context, o UpOptions) (*Running, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := failWith(ctx, ControlPlane, cp)
+	ctx, stop := r.tend(ctx, ControlPlane, cp)
 	defer stop()
-	ctx, stop = failWith(ctx, Node, node)
+	ctx, stop = r.tend(ctx, Node, node)
 	defer stop()
 	for _, step := range []struct {
 		name string
@@ -182,6 +183,10 @@ func (r *Running) ensure(role Role) (*process.Child, error) {
 		r.steps.done(fmt.Sprintf("%s runs already (pid %d)", role, pid))
 		return nil, nil
 	}
+	return r.launch(role)
+}
+
+func (r *Running) launch(role Role) (*process.Child, error) {
 	child, err := process.Start([]string{r.opts.Executable, string(role), "--data-dir", r.Paths.Dir}, r.Paths.Log(role))
 	if err != nil {
 		return nil, err
@@ -190,19 +195,34 @@ func (r *Running) ensure(role Role) (*process.Child, error) {
 	return child, nil
 }
 
-// failWith ends the context with the reason when a child ends.
-func failWith(ctx context.Context, role Role, child *process.Child) (context.Context, context.CancelFunc) {
+// tend ends the context with the reason when a child ends. A role that ran already may have been
+// killed a moment ago and only be on its way out: then it is started.
+func (r *Running) tend(ctx context.Context, role Role, child *process.Child) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	if child != nil {
-		go func() {
-			select {
-			case <-child.Done:
-				cancel(fmt.Errorf("the %s process ended: %w", role, child.Failure()))
-			case <-ctx.Done():
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if child == nil {
+			if err := process.WaitFree(ctx, r.Paths.Lock(role)); err != nil {
+				cancel(err)
+				return
 			}
-		}()
-	}
-	return ctx, func() { cancel(nil) }
+			if ctx.Err() != nil {
+				return
+			}
+			var err error
+			if child, err = r.launch(role); err != nil {
+				cancel(err)
+				return
+			}
+		}
+		select {
+		case <-child.Done:
+			cancel(fmt.Errorf("the %s process ended: %w", role, child.Failure()))
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil); <-done }
 }
 
 // Supervise starts processes again that end, until ctx ends.
@@ -344,6 +364,7 @@ func waitDNS(ctx context.Context, c *Config, _ Paths) error {
 
 // steps prints what is done with the time that it took.
 type steps struct {
+	mu   sync.Mutex
 	w    io.Writer
 	last time.Time
 }
@@ -351,6 +372,8 @@ type steps struct {
 func newSteps(w io.Writer) *steps { return &steps{w: w, last: time.Now()} }
 
 func (s *steps) done(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	now := time.Now()
 	fmt.Fprintf(s.w, "  %-42s %6.2f s\n", what, now.Sub(s.last).Seconds())
 	s.last = now

@@ -35,7 +35,7 @@ func Lock(path string) (io.Closer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := take(f); err != nil {
 		pid, _ := readPID(f)
 		err = fmt.Errorf("lock %s: %w", path, err)
 		if errors.Is(err, unix.EWOULDBLOCK) {
@@ -43,15 +43,32 @@ func Lock(path string) (io.Closer, error) {
 		}
 		return nil, errors.Join(err, f.Close())
 	}
-	err = f.Truncate(0)
+	// Written first and cut after that: who reads the first line meanwhile finds a pid.
+	line := strconv.Itoa(os.Getpid()) + "\n"
+	_, err = f.WriteAt([]byte(line), 0)
 	if err == nil {
-		_, err = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+		err = f.Truncate(int64(len(line)))
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("write pid to %s: %w", path, err), f.Close())
 	}
 	return f, nil
 }
+
+// take tries for a moment: whoever only looks (Running) holds the lock too, for no longer
+// than that takes.
+func take(f *os.File) error {
+	for i := 1; ; i++ {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) || i == tries {
+			return err
+		}
+		time.Sleep(pause)
+	}
+}
+
+// A lock that is held for a moment only, or whose pid is just being written, is looked at again.
+const tries, pause = 50, 10 * time.Millisecond
 
 // Running returns the pid of the process that holds the lock file, 0 if none does.
 func Running(path string) (int, error) {
@@ -63,13 +80,18 @@ func Running(path string) (int, error) {
 		return 0, fmt.Errorf("look at lock: %w", err)
 	}
 	defer f.Close()
-	switch err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB); {
-	case err == nil:
-		return 0, nil
-	case errors.Is(err, unix.EWOULDBLOCK):
-		return readPID(f)
-	default:
-		return 0, fmt.Errorf("look at lock %s: %w", path, err)
+	for i := 1; ; i++ {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+		if err == nil {
+			return 0, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return 0, fmt.Errorf("look at lock %s: %w", path, err)
+		}
+		if pid, err := readPID(f); err == nil || i == tries {
+			return pid, err
+		}
+		time.Sleep(pause)
 	}
 }
 
@@ -79,7 +101,8 @@ func readPID(f *os.File) (int, error) {
 	if err != nil && err != io.EOF {
 		return 0, err
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(buf[:n])))
+	line, _, _ := strings.Cut(string(buf[:n]), "\n")
+	pid, err := strconv.Atoi(line)
 	if err != nil {
 		return 0, fmt.Errorf("lock %s holds no pid", f.Name())
 	}
@@ -171,30 +194,31 @@ func Stop(ctx context.Context, lock string, grace time.Duration) error {
 		if err := syscall.Kill(pid, step.sig); err != nil && !errors.Is(err, syscall.ESRCH) {
 			return fmt.Errorf("stop pid %d: %w", pid, err)
 		}
-		freed, err := waitFree(ctx, lock, step.wait)
-		if err != nil || freed {
+		within, cancel := context.WithTimeout(ctx, step.wait)
+		err := WaitFree(within, lock)
+		ended := within.Err() == nil
+		cancel()
+		if err != nil || ended {
 			return err
 		}
 	}
 	return fmt.Errorf("pid %d does not end", pid)
 }
 
-// waitFree waits for the lock. A pidfd would tell at once, but says nothing of a
-// process that was replaced; the lock is the truth, so it is polled.
-func waitFree(ctx context.Context, lock string, d time.Duration) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
+// WaitFree returns once the lock is free, or without an error when ctx ends. A pidfd would tell
+// at once, but says nothing of a process that was replaced; the lock is the truth, so it is polled.
+func WaitFree(ctx context.Context, lock string) error {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		pid, err := Running(lock)
 		if err != nil || pid == 0 {
-			return pid == 0, err
+			return err
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return false, nil
+			return nil
 		}
 	}
 }

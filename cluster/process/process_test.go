@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -78,4 +79,37 @@ func TestLockLivesAndDiesWithItsProcess(t *testing.T) {
 		t.Fatalf("lock of a dead process: %v", err)
 	}
 	f.Close()
+}
+
+// Whoever looks holds the lock for a moment, and must not make a start fail.
+func TestLockBesideOnlookers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a.lock")
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(stop)
+	for range 2 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					if _, err := Running(path); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			}
+		})
+	}
+	for range 50 {
+		l, err := Lock(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
