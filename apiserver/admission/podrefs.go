@@ -6,39 +6,49 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// podSecrets yields the names of all Secrets that a pod refers to.
-func podSecrets(p *corev1.Pod) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		env := func(vars []corev1.EnvVar, from []corev1.EnvFromSource) bool {
-			for _, f := range from {
-				if f.SecretRef != nil && !yield(f.SecretRef.Name) {
+// podEnv yields where the environments of all containers come from: whole objects or single keys,
+// the other being nil.
+func podEnv(p *corev1.Pod) iter.Seq2[*corev1.EnvFromSource, *corev1.EnvVarSource] {
+	return func(yield func(*corev1.EnvFromSource, *corev1.EnvVarSource) bool) {
+		of := func(vars []corev1.EnvVar, from []corev1.EnvFromSource) bool {
+			for i := range from {
+				if !yield(&from[i], nil) {
 					return false
 				}
 			}
-			for _, v := range vars {
-				if v.ValueFrom != nil && v.ValueFrom.SecretKeyRef != nil && !yield(v.ValueFrom.SecretKeyRef.Name) {
+			for i := range vars {
+				if vars[i].ValueFrom != nil && !yield(nil, vars[i].ValueFrom) {
 					return false
 				}
 			}
 			return true
 		}
+		for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+			for i := range list {
+				if !of(list[i].Env, list[i].EnvFrom) {
+					return
+				}
+			}
+		}
+		for i := range p.Spec.EphemeralContainers {
+			if c := &p.Spec.EphemeralContainers[i]; !of(c.Env, c.EnvFrom) {
+				return
+			}
+		}
+	}
+}
+
+// podSecrets yields the names of all Secrets that a pod refers to.
+func podSecrets(p *corev1.Pod) iter.Seq[string] {
+	return func(yield func(string) bool) {
 		for _, s := range p.Spec.ImagePullSecrets {
 			if !yield(s.Name) {
 				return
 			}
 		}
-		for _, c := range p.Spec.InitContainers {
-			if !env(c.Env, c.EnvFrom) {
-				return
-			}
-		}
-		for _, c := range p.Spec.Containers {
-			if !env(c.Env, c.EnvFrom) {
-				return
-			}
-		}
-		for _, c := range p.Spec.EphemeralContainers {
-			if !env(c.Env, c.EnvFrom) {
+		for from, value := range podEnv(p) {
+			if from != nil && from.SecretRef != nil && !yield(from.SecretRef.Name) ||
+				value != nil && value.SecretKeyRef != nil && !yield(value.SecretKeyRef.Name) {
 				return
 			}
 		}
@@ -95,31 +105,9 @@ func volumeSecrets(v *corev1.VolumeSource) []string {
 // podConfigMaps yields the names of all ConfigMaps that a pod refers to.
 func podConfigMaps(p *corev1.Pod) iter.Seq[string] {
 	return func(yield func(string) bool) {
-		env := func(vars []corev1.EnvVar, from []corev1.EnvFromSource) bool {
-			for _, f := range from {
-				if f.ConfigMapRef != nil && !yield(f.ConfigMapRef.Name) {
-					return false
-				}
-			}
-			for _, v := range vars {
-				if v.ValueFrom != nil && v.ValueFrom.ConfigMapKeyRef != nil && !yield(v.ValueFrom.ConfigMapKeyRef.Name) {
-					return false
-				}
-			}
-			return true
-		}
-		for _, c := range p.Spec.InitContainers {
-			if !env(c.Env, c.EnvFrom) {
-				return
-			}
-		}
-		for _, c := range p.Spec.Containers {
-			if !env(c.Env, c.EnvFrom) {
-				return
-			}
-		}
-		for _, c := range p.Spec.EphemeralContainers {
-			if !env(c.Env, c.EnvFrom) {
+		for from, value := range podEnv(p) {
+			if from != nil && from.ConfigMapRef != nil && !yield(from.ConfigMapRef.Name) ||
+				value != nil && value.ConfigMapKeyRef != nil && !yield(value.ConfigMapKeyRef.Name) {
 				return
 			}
 		}
