@@ -102,7 +102,7 @@ func (l *lab) flow(ctx context.Context) ([]stepResult, error) {
 			}
 			return wait(ctx, 90*time.Second, "what the Deployment and the Service had made to go", func() error {
 				left, err := l.kube(ctx, "", "-n", flowNamespace, "get", "deployments,replicasets,pods,services,endpointslices,endpoints", "-l", "app=flow", "-o", "name")
-				if err == nil && left != "" && !strings.HasPrefix(left, "No resources") {
+				if err == nil && left != "" {
 					err = fmt.Errorf("left: %s", strings.Join(strings.Fields(left), " "))
 				}
 				return err

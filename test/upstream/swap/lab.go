@@ -158,9 +158,11 @@ func (l *lab) loadImages(ctx context.Context) error {
 func (l *lab) kube(ctx context.Context, stdin string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, l.kubectl, append([]string{"--kubeconfig", l.adminKubeconfig()}, args...)...)
 	cmd.Stdin = strings.NewReader(stdin)
-	text, err := cmd.CombinedOutput()
+	var said strings.Builder // warnings too, which are no part of the answer
+	cmd.Stderr = &said
+	text, err := cmd.Output()
 	if err != nil {
-		err = fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(text)))
+		err = fmt.Errorf("kubectl %s: %w: %s%s", strings.Join(args, " "), err, said.String(), text)
 	}
 	return strings.TrimSpace(string(text)), err
 }

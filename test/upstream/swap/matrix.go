@@ -2,41 +2,86 @@ package main
 
 import (
 	"context"
+	"errors"
+	"os"
 	"path/filepath"
+	"strings"
+	"time"
 )
 
 // matrix is all rows.
 func matrix() []row {
+	const own = "skiff"
 	return []row{
-		{n: 1, title: "skiff with upstream's scheduler", upstream: "kube-scheduler", skiff: "the rest", node: "skiff", start: startRow1},
-		{n: 2, title: "skiff with upstream's controller manager", upstream: "kube-controller-manager", skiff: "the rest", node: "skiff", start: startRow2},
+		{n: 1, title: "skiff with upstream's scheduler", upstream: "kube-scheduler", skiff: "the rest", node: own,
+			start: besides("kube-scheduler", func(l *lab) error { return l.startScheduler(l.twin("kube-scheduler")) })},
+		{n: 2, title: "skiff with upstream's controller manager", upstream: "kube-controller-manager", skiff: "the rest", node: own,
+			start: besides("kube-controller-manager", func(l *lab) error { return l.startControllerManager(l.twin("kube-controller-manager")) })},
+		{n: 4, title: "skiff with upstream's proxy", upstream: "kube-proxy", skiff: "the rest", node: own,
+			start: besides("kube-proxy", func(l *lab) error { return l.startProxy(l.twin("kube-proxy")) })},
+		{n: 6, title: "upstream's control plane with skiff's scheduler", upstream: "etcd, kube-apiserver, kube-controller-manager", skiff: "kube-scheduler", node: own,
+			start: beneath(nil, func(l *lab) error {
+				return errors.Join(l.startControllerManager(l.twin("kube-controller-manager")), l.startScheduler(l.skiff, "kube-scheduler"))
+			})},
+		{n: 7, title: "upstream's control plane with skiff's controllers", upstream: "etcd, kube-apiserver, kube-scheduler", skiff: "kube-controller-manager", node: own,
+			start: beneath(nil, func(l *lab) error {
+				return errors.Join(l.startControllerManager(l.skiff, "kube-controller-manager"), l.startScheduler(l.twin("kube-scheduler")))
+			})},
+		{n: 8, title: "upstream's control plane and proxy with skiff's kubelet and runtime", upstream: "etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kube-proxy", skiff: "kubelet, runtime, DNS", node: own,
+			start: beneath([]string{"kube-proxy"}, func(l *lab) error {
+				return errors.Join(l.startControllerManager(l.twin("kube-controller-manager")), l.startScheduler(l.twin("kube-scheduler")), l.startProxy(l.twin("kube-proxy")))
+			})},
+		{n: 9, title: "upstream's control plane with skiff's proxy", upstream: "etcd, kube-apiserver, kube-controller-manager, kube-scheduler", skiff: "kube-proxy", node: own,
+			start: beneath([]string{"kube-proxy"}, func(l *lab) error {
+				return errors.Join(l.startControllerManager(l.twin("kube-controller-manager")), l.startScheduler(l.twin("kube-scheduler")), l.startProxy(l.skiff, "kube-proxy"))
+			})},
 	}
 }
 
-func startRow1(ctx context.Context, l *lab) error {
-	if err := l.bring(ctx, "kube-scheduler"); err != nil {
-		return err
+// besides is a cluster of skiff's without one component, which other runs.
+func besides(component string, other func(*lab) error) func(context.Context, *lab) error {
+	return func(ctx context.Context, l *lab) error {
+		if err := l.bring(ctx, component); err != nil {
+			return err
+		}
+		if err := other(l); err != nil {
+			return err
+		}
+		if err := l.ready(ctx); err != nil {
+			return err
+		}
+		return l.loadImages(ctx)
 	}
-	if err := l.startScheduler(l.twin("kube-scheduler")); err != nil {
-		return err
-	}
-	if err := l.ready(ctx); err != nil {
-		return err
-	}
-	return l.loadImages(ctx)
 }
 
-func startRow2(ctx context.Context, l *lab) error {
-	if err := l.bring(ctx, "kube-controller-manager"); err != nil {
-		return err
+// beneath is a node of skiff's, less some components, beneath upstream's API server and what
+// others run.
+func beneath(without []string, others func(*lab) error) func(context.Context, *lab) error {
+	return func(ctx context.Context, l *lab) error {
+		if err := l.bring(ctx, append([]string{"kube-apiserver", "kube-scheduler", "kube-controller-manager"}, without...)...); err != nil {
+			return err
+		}
+		endpoint, err := l.startEtcd()
+		if err != nil {
+			return err
+		}
+		if err := l.startAPIServer(endpoint, l.twin("kube-apiserver")); err != nil {
+			return err
+		}
+		if err := wait(ctx, 2*time.Minute, "the API server", func() error {
+			_, err := l.kube(ctx, "", "get", "--raw", "/readyz")
+			return err
+		}); err != nil {
+			return err
+		}
+		if err := others(l); err != nil {
+			return err
+		}
+		if err := l.ready(ctx); err != nil {
+			return err
+		}
+		return l.loadImages(ctx)
 	}
-	if err := l.startControllerManager(l.twin("kube-controller-manager")); err != nil {
-		return err
-	}
-	if err := l.ready(ctx); err != nil {
-		return err
-	}
-	return l.loadImages(ctx)
 }
 
 // startScheduler runs a scheduler, upstream's or skiff's: they take the same flags.
@@ -88,5 +133,20 @@ func (l *lab) startAPIServer(endpoint string, argv ...string) error {
 		"--proxy-client-cert-file="+l.pki("front-proxy-client.crt"), "--proxy-client-key-file="+l.pki("front-proxy-client.key"),
 		"--kubelet-client-certificate="+l.pki("apiserver-kubelet-client.crt"), "--kubelet-client-key="+l.pki("apiserver-kubelet-client.key"),
 		"--kubelet-preferred-address-types=InternalIP,Hostname")...)
+	return err
+}
+
+// startProxy runs a proxy, upstream's or skiff's.
+func (l *lab) startProxy(argv ...string) error {
+	conf, err := l.kubeconfig("system:kube-proxy")
+	if err != nil {
+		return err
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	_, err = l.start("kube-proxy", append(argv, "--kubeconfig="+conf, "--proxy-mode=nftables", "--cluster-cidr=10.244.0.0/16",
+		"--hostname-override="+strings.ToLower(host), "--conntrack-max-per-core=0", "--conntrack-min=0", "--oom-score-adj=0")...)
 	return err
 }
