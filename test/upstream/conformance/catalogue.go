@@ -98,8 +98,6 @@ type choice struct {
 	names []string
 }
 
-func (c choice) all() bool { return c.sig == "" && c.focus == "" && c.names == nil }
-
 // of returns the chosen tests in the catalogue's order.
 func (c choice) of(all []spec) ([]spec, error) {
 	var sigs []string
