@@ -64,7 +64,7 @@ format:
 .PHONY: unit
 unit: embedded ## all tests of the packages, those that need root included
 	@echo "go test ./..."
-	@$(GO) test -tags $(TAGS) $(shell $(GO) list ./... | grep -v /test/e2e)
+	@$(GO) test -timeout 30m -tags $(TAGS) $(shell $(GO) list ./... | grep -v /test/e2e)
 
 .PHONY: e2e
 e2e: build ## real clusters on this host: the deployment flow, crashes, clean-up
@@ -95,11 +95,37 @@ conformance-first-light: conformance-tools ## the Conformance tests that test/up
 	@$(CONFORMANCE) -out $(CACHE)/results/first-light -parallel '$(PARALLEL)' -list test/upstream/first-light.txt -list test/upstream/ci.txt
 
 .PHONY: test
-test: host format vet unit e2e conformance-first-light ## everything; needs root
+test: ## everything, with the time of each step; needs root
+	@for step in host format build vet unit e2e conformance-first-light; do \
+		begin=$$SECONDS; $(MAKE) --no-print-directory $$step; echo "-- $$step: $$((SECONDS - begin)) s"; \
+	done
 
+# Folder of upstream's binaries, made by make twins; what it lacks is reported as not run.
+TWINS ?= $(CACHE)/twins
+CASE ?=
+ROUNDS ?= 3
 .PHONY: bench
-bench: build ## figures of this build: boot, idle, pod start
-	@SKIFF_BIN=$(CURDIR)/bin/skiff KUBECTL_BIN=$(CURDIR)/bin/kubectl $(GO) test -count=1 -timeout 30m -tags $(TAGS) -run '^$$' -bench . -benchtime 1x ./test/e2e
+bench: build ## skiff and upstream by turns, docs/benchmarks.md (root; half an hour; CASE=regex for parts, ROUNDS=n, TWINS=dir)
+	@$(GO) build -tags $(TAGS) -o $(CACHE)/bench ./test/bench
+	@$(GO) build -tags $(TAGS) -o $(CACHE)/apibench ./test/bench/apibench
+	@$(CACHE)/bench run --skiff bin/skiff --apibench $(CACHE)/apibench --twins '$(TWINS)' --case '$(CASE)' --rounds $(ROUNDS)
+	@$(CACHE)/bench report
+
+# Hot paths, those of root included. The baseline is kept with the tree: see docs/benchmarks.md.
+MICRO ?= .
+MICRO_PACKAGES := ./api/core ./apiserver ./apiserver/audit ./apiserver/authz ./apiserver/cacher ./store/etcd ./scheduler ./proxy/nftables ./containers
+MICRO_BASELINE := test/bench/results/baseline.txt
+.PHONY: bench-micro
+bench-micro: embedded ## Go benchmarks of hot paths against the stored baseline (MICRO=regex for some)
+	@mkdir -p $(CACHE)
+	@cd tools/benchstat && $(GO) build -o $(CACHE)/benchstat golang.org/x/perf/cmd/benchstat
+	@$(GO) test -tags $(TAGS) -run '^$$' -bench '$(MICRO)' -benchmem -benchtime 200ms -count 6 -timeout 30m -p 1 $(MICRO_PACKAGES) > $(CACHE)/micro.txt || { cat $(CACHE)/micro.txt; exit 1; }
+	@$(CACHE)/benchstat baseline=$(MICRO_BASELINE) now=$(CACHE)/micro.txt
+
+.PHONY: bench-micro-baseline
+bench-micro-baseline: embedded ## make the present figures the baseline
+	@$(GO) test -tags $(TAGS) -run '^$$' -bench . -benchmem -benchtime 200ms -count 6 -timeout 30m -p 1 $(MICRO_PACKAGES) > $(MICRO_BASELINE).new || { cat $(MICRO_BASELINE).new; exit 1; }
+	@mv $(MICRO_BASELINE).new $(MICRO_BASELINE)
 
 .PHONY: clean
 clean:
