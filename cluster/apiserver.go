@@ -128,7 +128,11 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	users, err := authn.New(c.authentication(issuer, caches))
+	var server *apiserver.Server
+	uses := authn.NewUseMarker(func() seams.Stores { return server.Registry() }, log.With("component", "authn"))
+	authentication := c.authentication(issuer, caches)
+	authentication.MarkUsed = uses.Mark
+	users, err := authn.New(authentication)
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +157,6 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	var server *apiserver.Server
 	caller := webhook.New(caches)
 	plugins, err := admission.New(admission.Config{
 		Caches: caches, Authorizer: rights, Scheme: scheme, Caller: caller,
@@ -220,6 +223,7 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 		{Name: "allocate", Component: allocator},
 		{Name: "crd", Component: definitions},
 		{Name: "aggregator", Component: others},
+		{Name: "token-uses", Component: uses},
 	}
 	if c.Audit != nil {
 		members = append(members, component.Member{Name: "audit", Component: c.Audit})

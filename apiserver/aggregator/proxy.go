@@ -49,7 +49,7 @@ func (r *remote) proxy(w http.ResponseWriter, req *http.Request, fail func(http.
 		return
 	}
 	if !available(r.service) {
-		fail(w, req, apierrors.NewServiceUnavailable("service unavailable"))
+		http.Error(w, "service unavailable", http.StatusServiceUnavailable)
 		return
 	}
 	host := r.key.host() + ":" + strconv.Itoa(int(r.key.port))
@@ -61,7 +61,12 @@ func (r *remote) proxy(w http.ResponseWriter, req *http.Request, fail func(http.
 			p.Out.URL = &url.URL{Scheme: "https", Host: host, Path: p.In.URL.Path, RawPath: p.In.URL.RawPath, RawQuery: p.In.URL.RawQuery}
 			p.Out.Host = host
 			speakFor(p.Out.Header, u)
+			p.Out.Header.Set("Audit-Id", w.Header().Get("Audit-Id")) // one request, one id
 			p.SetXForwarded()
+		},
+		ModifyResponse: func(resp *http.Response) error {
+			resp.Header.Del("Audit-Id") // the answer has it
+			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, req *http.Request, err error) {
 			fail(w, req, apierrors.NewServiceUnavailable("error trying to reach service: "+err.Error()))

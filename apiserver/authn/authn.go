@@ -47,7 +47,7 @@ type Config struct {
 // Authenticator is an authenticator.Request; tokens alone (TokenReview) go to Token.
 type Authenticator struct {
 	certificates *certificates
-	frontProxy   authenticator.Request
+	frontProxy   *frontProxy
 	tokens       []authenticator.Token
 	anonymous    bool
 	audiences    authenticator.Audiences
@@ -61,7 +61,7 @@ func New(c Config) (*Authenticator, error) {
 	a := &Authenticator{anonymous: c.Anonymous}
 	if c.FrontProxy != nil {
 		var err error
-		if a.frontProxy, err = c.FrontProxy.authenticator(); err != nil {
+		if a.frontProxy, err = newFrontProxy(c.FrontProxy, c.Clock); err != nil {
 			return nil, err
 		}
 	}
@@ -93,8 +93,10 @@ func (a *Authenticator) Audiences() authenticator.Audiences { return a.audiences
 // AuthenticateRequest implements authenticator.Request. A credential that is wrong is an
 // error even where anonymous requests are let in.
 func (a *Authenticator) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
-	if resp, ok := a.fromFrontProxy(req); ok {
-		return resp, true, nil
+	if a.frontProxy != nil {
+		if resp, ok := a.frontProxy.AuthenticateRequest(req); ok {
+			return resp, true, nil
+		}
 	}
 	if a.certificates != nil {
 		resp, ok, err := a.certificates.AuthenticateRequest(req)

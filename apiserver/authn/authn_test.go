@@ -60,6 +60,24 @@ func newAuthority(t testing.TB) *authority {
 	return a
 }
 
+// intermediate is an authority that a has certified.
+func (a *authority) intermediate(t testing.TB) *authority {
+	t.Helper()
+	m := &authority{key: ecKey(t, elliptic.P256())}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: "intermediate"}, IsCA: true, BasicConstraintsValid: true,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, m.key.Public(), a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.cert, err = x509.ParseCertificate(der); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
 func (a *authority) pool() *x509.CertPool {
 	p := x509.NewCertPool()
 	p.AddCert(a.cert)

@@ -31,6 +31,8 @@ type verifiedCertificate struct {
 	pool  *x509.CertPool
 	until time.Time
 	resp  *authenticator.Response
+	// nobody says why a good certificate names no user.
+	nobody error
 }
 
 // maxVerified bounds the memory of verified certificates (about 1 kB each).
@@ -44,17 +46,37 @@ func (c *certificates) AuthenticateRequest(req *http.Request) (*authenticator.Re
 	if req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
 		return nil, false, nil
 	}
+	v, err := c.lookUp(req.TLS.PeerCertificates)
+	if err != nil {
+		return nil, false, err
+	}
+	if v.nobody != nil {
+		return nil, false, v.nobody
+	}
+	return v.resp, v.resp != nil, nil
+}
+
+// verify tells whether the chain leads to the pool, whoever it names.
+func (c *certificates) verify(chain []*x509.Certificate) error {
+	v, err := c.lookUp(chain)
+	if err == nil && v.pool == nil {
+		return errors.New("no certificate authority is trusted")
+	}
+	return err
+}
+
+// lookUp verifies a chain, its leaf first, or remembers that it did.
+func (c *certificates) lookUp(chain []*x509.Certificate) (verifiedCertificate, error) {
 	pool := c.pool()
 	if pool == nil {
-		return nil, false, nil
+		return verifiedCertificate{}, nil
 	}
-	leaf := req.TLS.PeerCertificates[0]
-	now := c.clock.Now()
+	leaf, now := chain[0], c.clock.Now()
 	c.mu.RLock()
 	v, ok := c.verified[leaf]
 	c.mu.RUnlock()
 	if ok && v.pool == pool && now.Before(v.until) {
-		return v.resp, v.resp != nil, nil
+		return v, nil
 	}
 
 	opts := x509.VerifyOptions{
@@ -63,30 +85,27 @@ func (c *certificates) AuthenticateRequest(req *http.Request) (*authenticator.Re
 		CurrentTime:   now,
 		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}
-	for _, cert := range req.TLS.PeerCertificates[1:] {
+	for _, cert := range chain[1:] {
 		opts.Intermediates.AddCert(cert)
 	}
 	chains, err := leaf.Verify(opts)
 	if err != nil {
-		return nil, false, fmt.Errorf("verifying certificate of %q (serial %d) failed: %w", leaf.Subject.CommonName, leaf.SerialNumber, err)
+		return verifiedCertificate{}, fmt.Errorf("verifying certificate of %q (serial %d) failed: %w", leaf.Subject.CommonName, leaf.SerialNumber, err)
 	}
-	until := leaf.NotAfter
+	v = verifiedCertificate{pool: pool, until: leaf.NotAfter}
 	for _, cert := range chains[0] {
-		if cert.NotAfter.Before(until) {
-			until = cert.NotAfter
+		if cert.NotAfter.Before(v.until) {
+			v.until = cert.NotAfter
 		}
 	}
-	resp, err := certificateUser(leaf)
-	if err != nil {
-		return nil, false, err
-	}
+	v.resp, v.nobody = certificateUser(leaf)
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if len(c.verified) >= maxVerified {
 		clear(c.verified)
 	}
-	c.verified[leaf] = verifiedCertificate{pool: pool, until: until, resp: resp}
-	c.mu.Unlock()
-	return resp, resp != nil, nil
+	c.verified[leaf] = v
+	return v, nil
 }
 
 // uidAttribute is the subject attribute that carries a user's UID.

@@ -3,10 +3,13 @@ package authn
 import (
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"net/http"
+	"slices"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
+	"k8s.io/utils/clock"
 )
 
 // FrontProxy are proxies that authenticate users themselves and name them in headers
@@ -20,24 +23,45 @@ type FrontProxy struct {
 	UserHeaders, UIDHeaders, GroupHeaders, ExtraPrefixes []string
 }
 
-func (f *FrontProxy) authenticator() (authenticator.Request, error) {
+// frontProxy authenticates for a FrontProxy.
+type frontProxy struct {
+	certificates *certificates
+	names        []string
+	userHeaders  []string
+	headers      authenticator.Request
+}
+
+func newFrontProxy(f *FrontProxy, c clock.PassiveClock) (*frontProxy, error) {
 	if f.CAs == nil || len(f.UserHeaders) == 0 {
 		return nil, errors.New("authn: a front proxy needs a CA and a header that names the user")
 	}
-	verify := func() (x509.VerifyOptions, bool) {
-		return x509.VerifyOptions{Roots: f.CAs, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}, true
+	headers, err := headerrequest.New(f.UserHeaders, f.UIDHeaders, f.GroupHeaders, f.ExtraPrefixes)
+	if err != nil {
+		return nil, fmt.Errorf("authn: front proxy: %w", err)
 	}
-	list := func(s []string) headerrequest.StringSliceProvider { return headerrequest.StaticStringSlice(s) }
-	return headerrequest.NewDynamicVerifyOptionsSecure(verify, list(f.Names), list(f.UserHeaders), list(f.UIDHeaders), list(f.GroupHeaders), list(f.ExtraPrefixes)), nil
+	return &frontProxy{
+		certificates: newCertificates(func() *x509.CertPool { return f.CAs }, c),
+		names:        f.Names, userHeaders: f.UserHeaders, headers: headers,
+	}, nil
 }
 
-// fromFrontProxy is the user that a proxy names; nobody if the request is not a proxy's.
-func (a *Authenticator) fromFrontProxy(req *http.Request) (*authenticator.Response, bool) {
-	if a.frontProxy == nil || req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
+// AuthenticateRequest is the user that a proxy names; nobody if the request is not a
+// proxy's. Most are not: they do not cost a look at the certificate.
+func (f *frontProxy) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool) {
+	if !slices.ContainsFunc(f.userHeaders, func(h string) bool { return req.Header.Get(h) != "" }) {
+		return nil, false
+	}
+	if req.TLS == nil || len(req.TLS.PeerCertificates) == 0 {
 		return nil, false
 	}
 	// An error says that the certificate is another's: of a user, who is asked next.
-	resp, ok, err := a.frontProxy.AuthenticateRequest(req)
+	if err := f.certificates.verify(req.TLS.PeerCertificates); err != nil {
+		return nil, false
+	}
+	if len(f.names) > 0 && !slices.Contains(f.names, req.TLS.PeerCertificates[0].Subject.CommonName) {
+		return nil, false
+	}
+	resp, ok, err := f.headers.AuthenticateRequest(req)
 	if err != nil || !ok {
 		return nil, false
 	}

@@ -78,7 +78,7 @@ func takeImpersonation(h http.Header) (*user.DefaultInfo, error) {
 		return nil, nil
 	}
 	if u.Name == "" {
-		return nil, apierrors.NewBadRequest("requested to impersonate a UID, groups or extra without impersonating a user name")
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("requested %#v without impersonating a user name", u))
 	}
 	h.Del(authenticationv1.ImpersonateUserHeader)
 	h.Del(authenticationv1.ImpersonateUIDHeader)
