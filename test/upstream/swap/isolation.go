@@ -11,12 +11,12 @@ import (
 
 // isolated runs a row in a process with network and mount namespaces of its own, so that
 // neither the host's network nor another cluster's is touched.
-func isolated(ctx context.Context, o options, row int) error {
+func isolated(ctx context.Context, o options, row string) error {
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	args := []string{"inside", "-row", strconv.Itoa(row), "-cache", o.cache, "-skiff", o.skiff, "-kubectl", o.kubectl,
+	args := []string{"inside", "-row", row, "-cache", o.cache, "-skiff", o.skiff, "-kubectl", o.kubectl,
 		"-results", o.results, "-lists", o.lists, "-scratch", o.scratch, "-procs", strconv.Itoa(o.procs), "-commit", o.commit}
 	if o.flowOnly {
 		args = append(args, "-flow-only")

@@ -21,6 +21,7 @@ type lab struct {
 	procs []*process
 	up    chan error // the end of skiff up
 	tidy  []func() error
+	flags []string // further ones of skiff up
 	// fail ends the row when a process ends that should not.
 	fail context.CancelCauseFunc
 }
@@ -47,6 +48,7 @@ func (l *lab) adminKubeconfig() string { return filepath.Join(l.dir, "kubeconfig
 // that others can start while it waits for them; ready waits for its end.
 func (l *lab) bring(ctx context.Context, without ...string) error {
 	argv := []string{l.skiff, "up", "--detach", "--name", "swap", "--data-dir", l.dir}
+	argv = append(argv, l.flags...)
 	if len(without) > 0 {
 		argv = append(argv, "--without", strings.Join(without, ","))
 	}
@@ -120,7 +122,11 @@ func (p *process) stop() {
 // close ends everything and takes the cluster away; logs of a failed row stay.
 func (l *lab) close(failed bool) error {
 	var errs []error
-	if text, err := exec.Command(l.skiff, "down", "--data-dir", l.dir).CombinedOutput(); err != nil {
+	_, err := os.Stat(l.dir)
+	made := err == nil
+	if !made {
+		// The row was about something else.
+	} else if text, err := exec.Command(l.skiff, "down", "--data-dir", l.dir).CombinedOutput(); err != nil {
 		errs = append(errs, fmt.Errorf("skiff down: %w: %s", err, text))
 	}
 	for _, p := range slices.Backward(l.procs) {
@@ -131,6 +137,9 @@ func (l *lab) close(failed bool) error {
 	}
 	if failed {
 		errs = append(errs, os.RemoveAll(l.keptLogs()), os.MkdirAll(filepath.Dir(l.keptLogs()), 0o755), exec.Command("cp", "-r", filepath.Join(l.dir, "log"), l.work).Run(), exec.Command("cp", "-r", l.work, l.keptLogs()).Run())
+	}
+	if !made {
+		return errors.Join(append(errs, os.RemoveAll(l.work))...)
 	}
 	if text, err := exec.Command(l.skiff, "down", "--purge", "--data-dir", l.dir).CombinedOutput(); err != nil {
 		errs = append(errs, fmt.Errorf("skiff down --purge: %w: %s", err, text))

@@ -63,11 +63,7 @@ func run(ctx context.Context, args []string) error {
 	case "run":
 		return runRows(ctx, o)
 	case "inside": // run in namespaces of its own, by runRows
-		n, err := strconv.Atoi(o.rows)
-		if err != nil {
-			return err
-		}
-		return runInside(ctx, o, n)
+		return runInside(ctx, o, o.rows)
 	case "page":
 		return writePage(o.results, out)
 	}
@@ -88,12 +84,12 @@ func runRows(ctx context.Context, o options) error {
 	}
 	var failed []string
 	for _, r := range matrix() {
-		if !wanted(o.rows, r.n) {
+		if !wanted(o.rows, r) {
 			continue
 		}
-		if err := isolated(ctx, o, r.n); err != nil {
-			fmt.Fprintf(os.Stderr, "row %d: %v\n", r.n, err)
-			failed = append(failed, strconv.Itoa(r.n))
+		if err := isolated(ctx, o, r.id()); err != nil {
+			fmt.Fprintf(os.Stderr, "row %s: %v\n", r.id(), err)
+			failed = append(failed, r.id())
 		}
 	}
 	if len(failed) > 0 {
@@ -102,12 +98,13 @@ func runRows(ctx context.Context, o options) error {
 	return nil
 }
 
-func wanted(list string, n int) bool {
+// wanted: a number alone means all parts of a row.
+func wanted(list string, r row) bool {
 	if list == "" {
 		return true
 	}
 	for s := range strings.SplitSeq(list, ",") {
-		if strings.TrimSpace(s) == strconv.Itoa(n) {
+		if s = strings.TrimSpace(s); s == r.id() || s == strconv.Itoa(r.n) {
 			return true
 		}
 	}

@@ -19,6 +19,9 @@ func matrix() []row {
 			start: besides("kube-controller-manager", func(l *lab) error { return l.startControllerManager(l.twin("kube-controller-manager")) })},
 		{n: 4, title: "skiff with upstream's proxy", upstream: "kube-proxy", skiff: "the rest", node: own,
 			start: besides("kube-proxy", func(l *lab) error { return l.startProxy(l.twin("kube-proxy")) })},
+		{n: 5, title: "skiff on an external etcd of one member", upstream: "etcd", skiff: "the rest", node: own, start: onEtcd(1)},
+		{n: 5, part: "-three", title: "skiff on an external etcd of three members, one of them killed", upstream: "etcd", skiff: "the rest", node: own, start: onEtcd(3)},
+		{n: 5, part: "-kine", title: "skiff on kine with SQLite", upstream: "kine", skiff: "the rest", node: own, start: onKine},
 		{n: 6, title: "upstream's control plane with skiff's scheduler", upstream: "etcd, kube-apiserver, kube-controller-manager", skiff: "kube-scheduler", node: own,
 			start: beneath(nil, func(l *lab) error {
 				return errors.Join(l.startControllerManager(l.twin("kube-controller-manager")), l.startScheduler(l.skiff, "kube-scheduler"))
@@ -35,6 +38,8 @@ func matrix() []row {
 			start: beneath([]string{"kube-proxy"}, func(l *lab) error {
 				return errors.Join(l.startControllerManager(l.twin("kube-controller-manager")), l.startScheduler(l.twin("kube-scheduler")), l.startProxy(l.skiff, "kube-proxy"))
 			})},
+		{n: 10, title: "upstream's API server on what skiff wrote, skiff's on what upstream wrote", upstream: "etcd, kube-apiserver", skiff: "kube-apiserver", node: "none",
+			start: func(context.Context, *lab) error { return nil }, check: kinds},
 	}
 }
 

@@ -17,9 +17,9 @@ func writePage(results, out string) error {
 	var b, blockers bytes.Buffer
 	fmt.Fprint(&b, pageHead)
 	for _, r := range matrix() {
-		text, err := os.ReadFile(filepath.Join(results, fmt.Sprintf("swap-%d.json", r.n)))
+		text, err := os.ReadFile(filepath.Join(results, fmt.Sprintf("swap-%s.json", r.id())))
 		if os.IsNotExist(err) {
-			fmt.Fprintf(&b, "| %d | %s | %s | not run | | | |\n", r.n, r.title, r.node)
+			fmt.Fprintf(&b, "| %s | %s | %s | not run | | | |\n", r.id(), r.title, r.node)
 			continue
 		}
 		if err != nil {
@@ -27,9 +27,9 @@ func writePage(results, out string) error {
 		}
 		var res result
 		if err := json.Unmarshal(text, &res); err != nil {
-			return fmt.Errorf("swap-%d.json: %w", r.n, err)
+			return fmt.Errorf("swap-%s.json: %w", r.id(), err)
 		}
-		fmt.Fprintf(&b, "| %d | %s | %s | %s | %s | %s | %s |\n", r.n, res.Title, res.Node, verdict(res), steps(res), tests(res), res.Commit)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", r.id(), res.Title, res.Node, verdict(res), steps(res), tests(res), res.Commit)
 		if !res.Green {
 			explain(&blockers, res)
 		}
@@ -82,7 +82,7 @@ func tests(r result) string {
 }
 
 func explain(b *bytes.Buffer, r result) {
-	fmt.Fprintf(b, "\nRow %d, %s:\n", r.Row, r.Title)
+	fmt.Fprintf(b, "\nRow %d%s, %s:\n", r.Row, r.Part, r.Title)
 	said := false
 	for _, s := range r.Flow {
 		if s.Error != "" {

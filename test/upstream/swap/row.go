@@ -13,7 +13,9 @@ import (
 
 // row is one combination of components.
 type row struct {
-	n     int
+	n int
+	// part tells rows of one number apart: "-kine".
+	part  string
 	title string
 	// upstream and skiff are whose components run; node is whose runs the pods.
 	upstream, skiff, node string
@@ -23,9 +25,13 @@ type row struct {
 	check func(context.Context, *lab) ([]stepResult, error)
 }
 
+// id is the number with the part: what -row takes, and what names the files of results.
+func (r *row) id() string { return strconv.Itoa(r.n) + r.part }
+
 // result is what results/swap-N.json holds.
 type result struct {
 	Row      int          `json:"row"`
+	Part     string       `json:"part,omitempty"`
 	Title    string       `json:"title"`
 	Upstream string       `json:"upstream"`
 	Skiff    string       `json:"skiff"`
@@ -39,21 +45,21 @@ type result struct {
 }
 
 // runInside runs a row in the namespaces that runRows has made.
-func runInside(ctx context.Context, o options, n int) error {
+func runInside(ctx context.Context, o options, id string) error {
 	var r row
 	for _, candidate := range matrix() {
-		if candidate.n == n {
+		if candidate.id() == id {
 			r = candidate
 		}
 	}
 	if r.start == nil {
-		return fmt.Errorf("there is no row %d", n)
+		return fmt.Errorf("there is no row %s", id)
 	}
 	if err := prepareNamespace(); err != nil {
 		return err
 	}
 	// Sockets below it must fit into 107 bytes.
-	work, err := os.MkdirTemp(o.scratch, fmt.Sprintf("sw%d-", n))
+	work, err := os.MkdirTemp(o.scratch, "sw"+id+"-")
 	if err != nil {
 		return err
 	}
@@ -64,8 +70,8 @@ func runInside(ctx context.Context, o options, n int) error {
 	if err := os.MkdirAll(l.work, 0o755); err != nil {
 		return err
 	}
-	fmt.Printf("row %d: %s\n", r.n, r.title)
-	res := result{Row: r.n, Title: r.title, Upstream: r.upstream, Skiff: r.skiff, Node: r.node, Commit: o.commit, Date: time.Now().UTC().Format("2006-01-02 15:04")}
+	fmt.Printf("row %s: %s\n", r.id(), r.title)
+	res := result{Row: r.n, Part: r.part, Title: r.title, Upstream: r.upstream, Skiff: r.skiff, Node: r.node, Commit: o.commit, Date: time.Now().UTC().Format("2006-01-02 15:04")}
 	err = l.measure(ctx, r, &res)
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 		err = errors.Join(err, cause)
@@ -109,5 +115,5 @@ func (r *result) save(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, fmt.Sprintf("swap-%d.json", r.Row)), append(text, '\n'), 0o644)
+	return os.WriteFile(filepath.Join(dir, fmt.Sprintf("swap-%d%s.json", r.Row, r.Part)), append(text, '\n'), 0o644)
 }
