@@ -71,6 +71,16 @@ e2e: build ## real clusters on this host: the deployment flow, crashes, clean-up
 	@echo "go test ./test/e2e"
 	@SKIFF_BIN=$(CURDIR)/bin/skiff KUBECTL_BIN=$(CURDIR)/bin/kubectl $(GO) test -count=1 -timeout 20m -v -tags $(TAGS) ./test/e2e
 
+# Under cgroup v2, in a virtual machine: what touches control groups, and whole clusters.
+GUEST_PACKAGES := host/cgroup host/mount containers containers/cgroup containers/monitor kubelet test/e2e
+.PHONY: guest
+guest: build ## the runtime's tests and a cluster on a Debian kernel under QEMU, cgroup v2 only (needs qemu-system-x86)
+	@rm -rf $(CACHE)/guest/tests && mkdir -p $(CACHE)/guest/tests
+	@$(GO) build -o $(CACHE)/guest/run ./test/guest
+	@$(GO) build -o $(CACHE)/guest/init ./test/guest/init
+	@for p in $(GUEST_PACKAGES); do $(GO) test -c -vet=off -tags $(TAGS) -o $(CACHE)/guest/tests/$${p//\//_}.test ./$$p; done
+	@$(CACHE)/guest/run -cache $(CACHE)/guest -init $(CACHE)/guest/init -tests $(CACHE)/guest/tests
+
 # What a run of upstream's suite needs, and where its results are kept.
 CONFORMANCE = $(CACHE)/conformance run -skiff bin/skiff -kubectl bin/kubectl -cache $(CACHE)
 RESULTS     = -results test/upstream/results/conformance.xml -causes test/upstream/results/causes.txt -page docs/conformance.md
