@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
+	"github.com/skiff-k8s/skiff/api/quota"
 	"github.com/skiff-k8s/skiff/controllers/controller"
 	"github.com/skiff-k8s/skiff/controllers/ownership"
 )
@@ -146,42 +147,34 @@ func watched(n corev1.ResourceName) bool {
 		"count/configmaps", "count/secrets", "count/replicationcontrollers", "count/replicasets.apps":
 		return true
 	}
-	return ofPods(n) || ofServices(n) || ofClaims(n)
+	one := []corev1.ResourceName{n}
+	return len(pods.Counts(one))+len(services.Counts(one))+len(claims.Counts(one)) > 0
 }
 
 // count sums up everything that the quota limits.
 func (c *Controller) count(ctx context.Context, q *corev1.ResourceQuota) (corev1.ResourceList, error) {
 	used := corev1.ResourceList{}
-	var ofPod, ofSvc, ofPVC, other []corev1.ResourceName
-	for n := range q.Spec.Hard {
-		switch {
-		case ofServices(n):
-			ofSvc = append(ofSvc, n)
-		case ofClaims(n):
-			ofPVC = append(ofPVC, n)
-		case ofPods(n):
-			ofPod = append(ofPod, n)
-		default:
-			other = append(other, n)
-		}
-	}
+	names, now := quota.Names(q.Spec.Hard), c.cfg.Clock.Now()
 	var errs []error
-	if len(ofPod) > 0 {
-		pods, err := c.pods.Pods(q.Namespace).List(labels.Everything())
+	if counts := pods.Counts(names); len(counts) > 0 {
+		list, err := c.pods.Pods(q.Namespace).List(labels.Everything())
 		errs = append(errs, err)
-		sumPods(q, ofPod, pods, used)
+		used = sum(used, pods, q, counts, list, now)
 	}
-	if len(ofSvc) > 0 {
-		svcs, err := c.svcs.Services(q.Namespace).List(labels.Everything())
+	if counts := services.Counts(names); len(counts) > 0 {
+		list, err := c.svcs.Services(q.Namespace).List(labels.Everything())
 		errs = append(errs, err)
-		sumServices(ofSvc, svcs, used)
+		used = sum(used, services, q, counts, list, now)
 	}
-	if len(ofPVC) > 0 {
-		claims, err := c.claims.PersistentVolumeClaims(q.Namespace).List(labels.Everything())
+	if counts := claims.Counts(names); len(counts) > 0 {
+		list, err := c.claims.PersistentVolumeClaims(q.Namespace).List(labels.Everything())
 		errs = append(errs, err)
-		sumClaims(ofPVC, claims, used)
+		used = sum(used, claims, q, counts, list, now)
 	}
-	for _, n := range other {
+	for _, n := range names {
+		if _, counted := used[n]; counted {
+			continue
+		}
 		v, err := c.countObjects(ctx, q.Namespace, n)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("counting %s: %w", n, err))
