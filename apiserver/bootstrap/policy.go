@@ -8,6 +8,8 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/skiff-k8s/skiff/api/rbac"
 )
 
 //go:embed roles.txt
@@ -189,8 +191,8 @@ func (p *Policy) aggregate() {
 			if r.AggregationRule == nil {
 				continue
 			}
-			rules := Aggregate(r, p.ClusterRoles)
-			if len(rules) != len(r.Rules) {
+			rules, err := rbac.Aggregate(r, p.ClusterRoles)
+			if err == nil && len(rules) != len(r.Rules) { // the controller tells of a selector that is none
 				r.Rules, changed = rules, true
 			}
 		}

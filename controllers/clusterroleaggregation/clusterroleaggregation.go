@@ -3,10 +3,8 @@
 package clusterroleaggregation
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -16,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	rbaclisters "k8s.io/client-go/listers/rbac/v1"
 
+	"github.com/skiff-k8s/skiff/api/rbac"
 	"github.com/skiff-k8s/skiff/controllers/controller"
 )
 
@@ -50,30 +49,6 @@ func (c *Controller) wake() {
 	}
 }
 
-// aggregate joins the rules of the selected roles in order of their names, each once.
-func aggregate(role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) ([]rbacv1.PolicyRule, error) {
-	sorted := slices.Clone(all)
-	slices.SortFunc(sorted, func(a, b *rbacv1.ClusterRole) int { return cmp.Compare(a.Name, b.Name) })
-	var rules []rbacv1.PolicyRule
-	for i := range role.AggregationRule.ClusterRoleSelectors {
-		sel, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
-		if err != nil {
-			return nil, fmt.Errorf("aggregationRule.clusterRoleSelectors[%d]: %w", i, err)
-		}
-		for _, r := range sorted {
-			if r.Name == role.Name || !sel.Matches(labels.Set(r.Labels)) {
-				continue
-			}
-			for _, rule := range r.Rules {
-				if !slices.ContainsFunc(rules, func(x rbacv1.PolicyRule) bool { return equality.Semantic.DeepEqual(x, rule) }) {
-					rules = append(rules, rule)
-				}
-			}
-		}
-	}
-	return rules, nil
-}
-
 func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Duration, error) {
 	role, err := c.roles.Get(key.Name)
 	if apierrors.IsNotFound(err) {
@@ -89,7 +64,7 @@ func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Du
 	if err != nil {
 		return 0, fmt.Errorf("listing ClusterRoles: %w", err)
 	}
-	rules, err := aggregate(role, all)
+	rules, err := rbac.Aggregate(role, all)
 	if err != nil {
 		return 0, err
 	}

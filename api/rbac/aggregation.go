@@ -1,6 +1,7 @@
-package bootstrap
+package rbac
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -10,16 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Aggregate gathers the rules for a role with an aggregation rule from all ClusterRoles,
-// in order of their names, as the aggregation controller does. A selector that does not
-// parse selects nothing.
-func Aggregate(role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) []rbacv1.PolicyRule {
+// Aggregate gathers the rules for a role with an aggregation rule from all ClusterRoles, in
+// order of their names, each rule once. What it returns shares memory with them.
+func Aggregate(role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) ([]rbacv1.PolicyRule, error) {
 	sorted := slices.SortedFunc(slices.Values(all), func(a, b *rbacv1.ClusterRole) int { return strings.Compare(a.Name, b.Name) })
 	rules := []rbacv1.PolicyRule{}
 	for i := range role.AggregationRule.ClusterRoleSelectors {
 		selector, err := metav1.LabelSelectorAsSelector(&role.AggregationRule.ClusterRoleSelectors[i])
 		if err != nil {
-			continue
+			return nil, fmt.Errorf("aggregationRule.clusterRoleSelectors[%d]: %w", i, err)
 		}
 		for _, r := range sorted {
 			if r.Name == role.Name || !selector.Matches(labels.Set(r.Labels)) {
@@ -32,5 +32,5 @@ func Aggregate(role *rbacv1.ClusterRole, all []*rbacv1.ClusterRole) []rbacv1.Pol
 			}
 		}
 	}
-	return rules
+	return rules, nil
 }
