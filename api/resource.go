@@ -59,6 +59,9 @@ type Resource struct {
 
 	// Default fills defaults in place: on requests and on every read from etcd.
 	Default func(obj runtime.Object)
+	// OnRead brings what older servers stored up to what is served today, beyond Default; on
+	// every read from etcd. May be nil.
+	OnRead func(obj runtime.Object)
 
 	Strategy
 

@@ -28,6 +28,7 @@ func services() *api.Resource {
 		New:     func() api.Object { return &v1.Service{} },
 		NewList: func() runtime.Object { return &v1.ServiceList{} },
 		Default: api.Defaults(defaultService),
+		OnRead:  api.Defaults(readService),
 		Strategy: api.Strategy{
 			NameErrors:    meta.DNSLabel, // KEP-5311
 			PrepareCreate: api.OnCreate(func(s *v1.Service) { s.Status = v1.ServiceStatus{} }),

@@ -114,6 +114,9 @@ func (c *codec) decode(raw []byte, rev int64) (api.Object, error) {
 	if c.api.Default != nil {
 		c.api.Default(obj)
 	}
+	if c.api.OnRead != nil {
+		c.api.OnRead(obj)
+	}
 	obj.SetResourceVersion(strconv.FormatInt(rev, 10))
 	return obj, nil
 }
