@@ -139,7 +139,8 @@ func setHairpin(name string) error {
 }
 
 func configurePeer(ns *os.File, p Port) error {
-	h, err := netlink.NewHandleAt(nsHandle(ns))
+	// No other family: kernels without IPsec have no XFRM.
+	h, err := netlink.NewHandleAt(nsHandle(ns), unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("open netlink in %s: %w", p.NetNS, err)
 	}

@@ -12,7 +12,7 @@ import (
 var modules = []string{
 	"overlay", "bridge", "veth", "dummy", "br_netfilter",
 	"nf_tables", "nft_chain_nat", "nft_nat", "nft_ct", "nft_masq", "nft_redir", "nft_numgen", "nft_hash", "nft_limit",
-	"nft_fib_ipv4", "nft_fib_ipv6", "nft_fib_inet", "nft_reject_inet", "nft_reject_ipv4", "nft_reject_ipv6", "nf_conntrack",
+	"nft_fib_ipv4", "nft_fib_ipv6", "nft_fib_inet", "nft_reject_inet", "nft_reject_ipv4", "nft_reject_ipv6", "nf_conntrack", "nf_conntrack_netlink",
 }
 
 // inOrder are the files of modules and of what they depend on, in the order to load them. Debian's
