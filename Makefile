@@ -69,7 +69,7 @@ unit: embedded ## all tests of the packages, those that need root included
 .PHONY: e2e
 e2e: build ## real clusters on this host: the deployment flow, crashes, clean-up
 	@echo "go test ./test/e2e"
-	@SKIFF_BIN=$(CURDIR)/bin/skiff KUBECTL_BIN=$(CURDIR)/bin/kubectl $(GO) test -count=1 -timeout 20m -v -tags $(TAGS) ./test/e2e
+	@SKIFF_BIN=$(CURDIR)/bin/skiff KUBECTL_BIN=$(CURDIR)/bin/kubectl $(GO) test -count=1 -timeout 40m -v -tags $(TAGS) ./test/e2e
 
 # Under cgroup v2, in a virtual machine: what touches control groups, and whole clusters.
 GUEST_PACKAGES := host/cgroup host/mount containers containers/cgroup containers/monitor kubelet test/e2e

@@ -18,7 +18,7 @@ func (c *cluster) state(t testing.TB) string {
 func TestKillNine(t *testing.T) {
 	c := up(t)
 	c.k(t, "apply", "-f", "testdata/deployment.yaml")
-	c.k(t, "rollout", "status", "deployment/web", "--timeout=60s")
+	c.k(t, "rollout", "status", "deployment/web", "--timeout=180s")
 	ip := c.k(t, "get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
 	before := c.state(t)
 	if strings.Count(before, " 0 True ") != 3 {
@@ -35,7 +35,7 @@ func TestKillNine(t *testing.T) {
 				}
 			}
 			c.up(t)
-			eventually(t, 20*time.Second, "the same containers are ready, never restarted", func() error {
+			eventually(t, 60*time.Second, "the same containers are ready, never restarted", func() error {
 				if after := c.state(t); after != before {
 					return fmt.Errorf("before:\n%safter:\n%s", before, after)
 				}
@@ -43,8 +43,8 @@ func TestKillNine(t *testing.T) {
 			})
 			// New work is taken up again.
 			c.k(t, "run", "later", "--image=skiff.local/hello:v1", "--restart=Never")
-			c.k(t, "wait", "pod/later", "--for=condition=Ready", "--timeout=60s")
-			c.k(t, "delete", "pod", "later", "--grace-period=1", "--timeout=60s")
+			c.k(t, "wait", "pod/later", "--for=condition=Ready", "--timeout=180s")
+			c.k(t, "delete", "pod", "later", "--grace-period=1", "--timeout=180s")
 			if after := c.state(t); after != before {
 				t.Errorf("a moment later:\nbefore:\n%safter:\n%s", before, after)
 			}
@@ -56,7 +56,7 @@ func TestKillNine(t *testing.T) {
 func TestDownAfterKill(t *testing.T) {
 	c := up(t)
 	c.k(t, "apply", "-f", "testdata/deployment.yaml")
-	c.k(t, "rollout", "status", "deployment/web", "--timeout=60s")
+	c.k(t, "rollout", "status", "deployment/web", "--timeout=180s")
 	c.kill(t, "node")
 	c.kill(t, "control-plane")
 }
@@ -65,7 +65,7 @@ func TestDownAndUpKeepsTheCluster(t *testing.T) {
 	c := up(t)
 	c.k(t, "create", "configmap", "kept", "--from-literal=a=b")
 	c.k(t, "create", "deployment", "back", "--image=skiff.local/hello:v1")
-	c.k(t, "rollout", "status", "deployment/back", "--timeout=60s")
+	c.k(t, "rollout", "status", "deployment/back", "--timeout=180s")
 	if out, err := run(c.skiff, "down", "--data-dir", c.dir); err != nil {
 		t.Fatalf("down: %v\n%s", err, out)
 	}

@@ -18,8 +18,8 @@ func TestMainJob(t *testing.T) {
 	c.loadShell(t)
 	c.k(t, "apply", "-f", "testdata/deployment.yaml")
 	c.k(t, "apply", "-f", "testdata/shell.yaml")
-	c.k(t, "rollout", "status", "deployment/web", "--timeout=60s")
-	c.k(t, "wait", "pod/shell", "--for=condition=Ready", "--timeout=60s")
+	c.k(t, "rollout", "status", "deployment/web", "--timeout=180s")
+	c.k(t, "wait", "pod/shell", "--for=condition=Ready", "--timeout=180s")
 
 	t.Run("pods have addresses", func(t *testing.T) {
 		out := c.k(t, "get", "pods", "-l", "app=web", "-o", "jsonpath={range .items[*]}{.status.phase} {.status.podIP}{\"\\n\"}{end}")
@@ -104,7 +104,7 @@ func TestMainJob(t *testing.T) {
 				}
 			}
 		}()
-		eventually(t, 10*time.Second, "a request shows in logs -f", func() error {
+		eventually(t, 60*time.Second, "a request shows in logs -f", func() error {
 			get(t, "http://"+podIP+":8080/followed")
 			select {
 			case <-seen:
@@ -146,9 +146,9 @@ func TestMainJob(t *testing.T) {
 	})
 	t.Run("scale", func(t *testing.T) {
 		c.k(t, "scale", "deployment/web", "--replicas=5")
-		c.k(t, "rollout", "status", "deployment/web", "--timeout=60s")
+		c.k(t, "rollout", "status", "deployment/web", "--timeout=180s")
 		c.k(t, "scale", "deployment/web", "--replicas=2")
-		eventually(t, 30*time.Second, "two pods are left", func() error {
+		eventually(t, 60*time.Second, "two pods are left", func() error {
 			if n := len(strings.Fields(c.k(t, "get", "pods", "-l", "app=web", "-o", "name"))); n != 2 {
 				return fmt.Errorf("%d pods", n)
 			}
@@ -157,25 +157,25 @@ func TestMainJob(t *testing.T) {
 	})
 	t.Run("set image and undo", func(t *testing.T) {
 		c.k(t, "set", "image", "deployment/web", "hello=skiff.local/hello:v2")
-		c.k(t, "rollout", "status", "deployment/web", "--timeout=60s")
+		c.k(t, "rollout", "status", "deployment/web", "--timeout=180s")
 		if body := get(t, "http://"+ip+"/"); !strings.Contains(body, "v2") {
 			t.Errorf("after set image: %q", body)
 		}
 		c.k(t, "rollout", "undo", "deployment/web")
-		c.k(t, "rollout", "status", "deployment/web", "--timeout=60s")
+		c.k(t, "rollout", "status", "deployment/web", "--timeout=180s")
 		if body := get(t, "http://"+ip+"/"); !strings.Contains(body, "v1") {
 			t.Errorf("after undo: %q", body)
 		}
 	})
 	t.Run("job", func(t *testing.T) {
 		c.k(t, "apply", "-f", "testdata/job.yaml")
-		c.k(t, "wait", "--for=condition=complete", "job/once", "--timeout=60s")
+		c.k(t, "wait", "--for=condition=complete", "job/once", "--timeout=180s")
 		c.k(t, "delete", "job", "once")
 	})
 	t.Run("custom resources", func(t *testing.T) { customResources(t, c) })
 	t.Run("delete leaves nothing", func(t *testing.T) {
-		c.k(t, "delete", "-f", "testdata/deployment.yaml", "-f", "testdata/shell.yaml", "--timeout=60s")
-		eventually(t, 30*time.Second, "nothing of it is left", func() error {
+		c.k(t, "delete", "-f", "testdata/deployment.yaml", "-f", "testdata/shell.yaml", "--timeout=180s")
+		eventually(t, 60*time.Second, "nothing of it is left", func() error {
 			out := c.k(t, "get", "pods,replicasets,deployments,endpointslices", "-l", "app=web", "-o", "name")
 			if out = strings.TrimSpace(out); out != "" {
 				return fmt.Errorf("left: %s", out)
@@ -187,7 +187,7 @@ func TestMainJob(t *testing.T) {
 
 func customResources(t *testing.T, c *cluster) {
 	c.k(t, "apply", "-f", "testdata/crd.yaml")
-	c.k(t, "wait", "--for=condition=Established", "crd/boats.skiff.test", "--timeout=30s")
+	c.k(t, "wait", "--for=condition=Established", "crd/boats.skiff.test", "--timeout=180s")
 	watch := exec.Command(c.kubectl, "--kubeconfig", c.dir+"/kubeconfig", "get", "boats", "--watch", "-o", "name")
 	pipe, err := watch.StdoutPipe()
 	if err != nil {
@@ -212,7 +212,7 @@ func customResources(t *testing.T, c *cluster) {
 	if _, err := c.try("patch", "boat", "one", "--type=merge", "-p", `{"spec":{"oars":99}}`); err == nil || !strings.Contains(err.Error(), "spec.oars") {
 		t.Errorf("ninety-nine oars: %v", err)
 	}
-	c.k(t, "delete", "-f", "testdata/crd.yaml", "--timeout=30s")
+	c.k(t, "delete", "-f", "testdata/crd.yaml", "--timeout=180s")
 	if _, err := c.try("get", "boats"); err == nil {
 		t.Error("boats are still served")
 	}
@@ -220,7 +220,7 @@ func customResources(t *testing.T, c *cluster) {
 
 func get(t testing.TB, url string) string {
 	t.Helper()
-	client := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Get(url)
 	if err != nil {
 		t.Fatalf("get %s: %v", url, err)

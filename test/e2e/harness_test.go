@@ -111,7 +111,7 @@ func (c *cluster) try(args ...string) (string, error) {
 
 // run returns standard output; an error carries standard error.
 func run(name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	var out, errOut bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)

@@ -108,13 +108,13 @@ func TestImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.k(t, "run", "pulled", "--image="+ref, "--restart=Never", "--command", "--", "/bin/sh", "-c", "echo pulled")
-	c.k(t, "wait", "pod/pulled", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+	c.k(t, "wait", "pod/pulled", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=180s")
 	if out := c.k(t, "logs", "pulled"); out != "pulled\n" {
 		t.Errorf("the pulled image says %q", out)
 	}
 	c.k(t, "run", "missing", "--image="+host+"/no/such:image", "--restart=Never")
-	c.k(t, "wait", "pod/missing", "--for=jsonpath={.status.containerStatuses[0].state.waiting.reason}=ImagePullBackOff", "--timeout=60s")
-	c.k(t, "delete", "pod", "pulled", "missing", "--timeout=60s")
+	c.k(t, "wait", "pod/missing", "--for=jsonpath={.status.containerStatuses[0].state.waiting.reason}=ImagePullBackOff", "--timeout=180s")
+	c.k(t, "delete", "pod", "pulled", "missing", "--timeout=180s")
 
 	c.loadShell(t)
 	if out, err := run(c.skiff, "image", "rm", "--data-dir", c.dir, "test.local/shell:v1"); err != nil {

@@ -36,9 +36,9 @@ func TestFormerDataDirectories(t *testing.T) {
 			if out := c.k(t, "get", "boat", "one", "-o", "jsonpath={.spec.oars}"); out != "2" {
 				t.Errorf("the custom resource has %q oars", out)
 			}
-			c.k(t, "rollout", "status", "deployment/web", "--timeout=90s")
+			c.k(t, "rollout", "status", "deployment/web", "--timeout=180s")
 			c.k(t, "scale", "deployment/web", "--replicas=4")
-			c.k(t, "rollout", "status", "deployment/web", "--timeout=60s")
+			c.k(t, "rollout", "status", "deployment/web", "--timeout=180s")
 		})
 	}
 }
