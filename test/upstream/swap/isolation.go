@@ -52,3 +52,25 @@ func prepareNamespace() error {
 	}
 	return nil
 }
+
+// roomy is the share of a disk that must be free for a cluster's data: at a tenth the kubelet
+// reports disk pressure, takes no pods, and removes images and pods that it has.
+const roomy = 0.2
+
+// inMemoryIfFull mounts a tmpfs on dir where its disk is nearly full. It is gone with this
+// process's mount namespace, or when the function that is returned unmounts it.
+func inMemoryIfFull(dir string) (func() error, error) {
+	none := func() error { return nil }
+	var s syscall.Statfs_t
+	if err := syscall.Statfs(dir, &s); err != nil {
+		return none, fmt.Errorf("look at the disk of %s: %w", dir, err)
+	}
+	if float64(s.Bavail) >= roomy*float64(s.Blocks) {
+		return none, nil
+	}
+	if err := syscall.Mount("swap", dir, "tmpfs", 0, "size=8g"); err != nil {
+		return none, fmt.Errorf("the disk of %s is nearly full and a tmpfs cannot be mounted: %w", dir, err)
+	}
+	fmt.Println("the disk is nearly full: the cluster's data is in memory")
+	return func() error { return syscall.Unmount(dir, 0) }, nil
+}

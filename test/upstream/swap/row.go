@@ -63,10 +63,13 @@ func runInside(ctx context.Context, o options, id string) error {
 	if err != nil {
 		return err
 	}
+	unmount, err := inMemoryIfFull(work)
+	if err != nil {
+		return err
+	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	l := &lab{options: o, dir: filepath.Join(work, "d"), work: filepath.Join(work, "w"), fail: fail}
-	l.tidy = append(l.tidy, func() error { return nil })
 	if err := os.MkdirAll(l.work, 0o755); err != nil {
 		return err
 	}
@@ -83,7 +86,7 @@ func runInside(ctx context.Context, o options, id string) error {
 	if cerr := l.close(err != nil); cerr != nil {
 		err = errors.Join(err, fmt.Errorf("clean up: %w", cerr))
 	}
-	err = errors.Join(err, os.RemoveAll(work))
+	err = errors.Join(err, unmount(), os.RemoveAll(work))
 	if o.flowOnly {
 		return err
 	}
