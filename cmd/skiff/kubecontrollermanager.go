@@ -112,11 +112,8 @@ func (f *controllerFlags) bind(flags *pflag.FlagSet) {
 
 func (f *controllerFlags) config(log *slog.Logger) (cluster.ControllersConfig, error) {
 	none := func(err error) (cluster.ControllersConfig, error) { return cluster.ControllersConfig{}, err }
-	base, err := f.client.config()
-	if err != nil {
-		return none(err)
-	}
 	c := cluster.ControllersConfig{Config: controllers.Config{NodeGrace: f.grace, SigningDuration: f.signingDuration, Logger: log}}
+	var err error
 	if c.Disabled, err = disabledControllers(f.controllers); err != nil {
 		return none(err)
 	}
@@ -134,6 +131,10 @@ func (f *controllerFlags) config(log *slog.Logger) (cluster.ControllersConfig, e
 		return none(err)
 	}
 	if err := f.signingCAs(&c.Config); err != nil {
+		return none(err)
+	}
+	base, err := f.client.config()
+	if err != nil {
 		return none(err)
 	}
 	if c.Clients, err = cluster.RemoteClients(base); err != nil {

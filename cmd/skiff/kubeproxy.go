@@ -27,20 +27,17 @@ type proxyFlags struct {
 	mode             string
 	clusterCIDR      string
 	healthz, metrics string
-	healthzPort      int
-	metricsPort      int
 	cleanup          bool
 }
 
 var proxyAccepted = []others{
-	{"each change is programmed at once, by itself", "config-sync-period iptables-min-sync-period iptables-sync-period ipvs-min-sync-period ipvs-sync-period nftables-min-sync-period nftables-sync-period"},
-	{"nftables is the only mode", "iptables-localhost-nodeports? iptables-masquerade-bit ipvs-exclude-cidrs ipvs-scheduler ipvs-strict-arp? ipvs-tcp-timeout ipvs-tcpfin-timeout ipvs-udp-timeout nftables-masquerade-bit"},
+	{"each change is programmed at once, by itself", "config-sync-period iptables-min-sync-period iptables-sync-period ipvs-min-sync-period ipvs-sync-period"},
+	{"nftables is the only mode", "iptables-localhost-nodeports? iptables-masquerade-bit ipvs-exclude-cidrs ipvs-scheduler ipvs-strict-arp? ipvs-tcp-timeout ipvs-tcpfin-timeout ipvs-udp-timeout"},
 	{"connection tracking stays as the host has it", "conntrack-max-per-core conntrack-min conntrack-tcp-be-liberal? conntrack-tcp-timeout-close-wait conntrack-tcp-timeout-established conntrack-udp-timeout conntrack-udp-timeout-stream"},
 	{"the process keeps the score that it was started with", "oom-score-adj"},
 	{"the families are those of the service CIDR", "bind-address"},
 	{"the proxy goes on without its health port", "bind-address-hard-fail?"},
 	{"pods' traffic is told from others' by the cluster CIDR", "detect-local-mode"},
-	{"node ports take no port of a range", "proxy-port-range"},
 	{"features are at the defaults of the version that is served", "feature-gates"},
 	{"metrics are served as they are", "show-hidden-metrics-for-version"},
 	{"the component has no such endpoint", "profiling?"},
@@ -83,9 +80,7 @@ func (f *proxyFlags) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&f.mode, "proxy-mode", "nftables", "nftables")
 	flags.StringVar(&f.clusterCIDR, "cluster-cidr", "", "CIDR of pods, one a family; others' traffic to cluster IPs is masqueraded")
 	flags.StringVar(&f.healthz, "healthz-bind-address", "0.0.0.0:10256", "address of /healthz; empty: none")
-	flags.IntVar(&f.healthzPort, "healthz-port", 10256, "port of /healthz where the address has none")
 	flags.StringVar(&f.metrics, "metrics-bind-address", "127.0.0.1:10249", "address of /metrics; empty: none")
-	flags.IntVar(&f.metricsPort, "metrics-port", 10249, "port of /metrics where the address has none")
 	flags.BoolVar(&f.cleanup, "cleanup", false, "take the rules away and end")
 }
 
@@ -108,10 +103,10 @@ func (f *proxyFlags) config(log *slog.Logger) (cluster.ProxyConfig, error) {
 		return none(err)
 	}
 	c.NodeName = strings.ToLower(c.NodeName)
-	if c.Healthz, err = withPort("healthz-bind-address", f.healthz, f.healthzPort); err != nil {
+	if c.Healthz, err = withPort("healthz-bind-address", f.healthz, 10256); err != nil {
 		return none(err)
 	}
-	if c.Metrics, err = withPort("metrics-bind-address", f.metrics, f.metricsPort); err != nil {
+	if c.Metrics, err = withPort("metrics-bind-address", f.metrics, 10249); err != nil {
 		return none(err)
 	}
 	cfg, err := f.client.config()

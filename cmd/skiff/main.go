@@ -43,7 +43,7 @@ func root() *cobra.Command {
 	}
 	cmd.AddCommand(upCommand(), downCommand(), checkCommand(), imageCommand(), versionCommand(),
 		controlPlaneCommand(), nodeCommand(),
-		kubeAPIServerCommand(), kubeSchedulerCommand(), kubeControllerManagerCommand(), kubeProxyCommand())
+		kubeAPIServerCommand(), kubeSchedulerCommand(), kubeControllerManagerCommand(), kubeletCommand(), kubeProxyCommand())
 	return cmd
 }
 
