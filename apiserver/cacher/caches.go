@@ -256,22 +256,27 @@ func (s *Caches) upkeep(ctx context.Context) {
 			s.mutations.verifyAll()
 			return
 		}
-		s.mu.Lock()
-		all := make([]*resource, 0, len(s.byKey))
-		for _, r := range s.byKey {
-			all = append(all, r)
-		}
-		s.mu.Unlock()
-		now := s.cfg.Clock.Now()
-		for _, r := range all {
-			r.mu.Lock()
-			r.history.trim(now, r.watches.read(r.history.end()))
-			r.mu.Unlock()
-		}
-		s.budget.sweep()
+		s.Tidy(s.cfg.Clock.Now())
 		s.feed.requestProgress(ctx)
 		s.mutations.verifyAll()
 	}
+}
+
+// Tidy lets go of history that is old at now, and of forms that have not been used since
+// the last time. Run does so by itself.
+func (s *Caches) Tidy(now time.Time) {
+	s.mu.Lock()
+	all := make([]*resource, 0, len(s.byKey))
+	for _, r := range s.byKey {
+		all = append(all, r)
+	}
+	s.mu.Unlock()
+	for _, r := range all {
+		r.mu.Lock()
+		r.history.trim(now, r.watches.read(r.history.end()))
+		r.mu.Unlock()
+	}
+	s.budget.sweep()
 }
 
 // spawn runs f until the context it gets ends; false when nothing runs now.
