@@ -26,6 +26,7 @@ import (
 
 	"github.com/skiff-k8s/skiff/api"
 	apischema "github.com/skiff-k8s/skiff/api/openapi"
+	"github.com/skiff-k8s/skiff/apiserver/apply"
 	"github.com/skiff-k8s/skiff/apiserver/audit"
 	"github.com/skiff-k8s/skiff/apiserver/cacher"
 	"github.com/skiff-k8s/skiff/apiserver/discovery"
@@ -147,7 +148,7 @@ func (s *Server) types() (managedfields.TypeConverter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return managedfields.NewSchemeTypeConverter(s.c.Scheme, parser), nil
+	return apply.NewTypes(s.c.Scheme, parser), nil
 }
 
 // newHTTPServer sizes HTTP/2 for API traffic: many small streams, request bodies of up
