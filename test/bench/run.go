@@ -67,6 +67,13 @@ func runCommand(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	old, err := record.ReadDir(o.results)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.results, 0o755); err != nil {
+		return err
+	}
 	var fresh []record.Line
 	var failed error
 	begin := time.Now()
@@ -84,16 +91,13 @@ func runCommand(ctx context.Context, args []string) error {
 			lines[i].Run = meta
 		}
 		fresh = append(fresh, lines...)
+		// After each turn, so that a run that is broken off leaves what it measured.
+		if err := record.Write(o.results, record.Merge(old, fresh)); err != nil {
+			return err
+		}
 		fmt.Printf("%s  %-10s %-8s round %d: %d cases\n", time.Since(begin).Round(time.Second), turn.stage, turn.side, turn.round, len(lines))
 	}
-	old, err := record.ReadDir(o.results)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(o.results, 0o755); err != nil {
-		return err
-	}
-	return errors.Join(failed, record.Write(o.results, record.Merge(old, fresh)))
+	return failed
 }
 
 // failed are lines that say that a turn broke off.

@@ -33,6 +33,9 @@ const (
 
 // runServices is the stage of a proxy in front of many Services.
 func runServices(r *stageRun) (err error) {
+	if r.round == 0 {
+		return nil // proxies serve no profiles
+	}
 	if err := r.proxyRuns(); err != nil {
 		r.notRun(err)
 		return nil
@@ -55,10 +58,10 @@ func runServices(r *stageRun) (err error) {
 	if err != nil {
 		return fmt.Errorf("%w%s", err, r.logs())
 	}
-	if r.wanted["services-load"] && r.round != 0 {
+	if r.wanted["services-load"] {
 		r.add(record.Line{Result: loaded})
 	}
-	if r.wanted["services-change"] && r.round != 0 {
+	if r.wanted["services-change"] {
 		changed, err := p.change()
 		if err != nil {
 			return err
