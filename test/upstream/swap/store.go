@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // onEtcd is a cluster of skiff's on an etcd of n members; of more than one, one is killed once
@@ -48,7 +49,12 @@ func onEtcd(n int) func(context.Context, *lab) error {
 			return fmt.Errorf("kill a member: %w", err)
 		}
 		<-members[0].done
-		return nil
+		// It may have been the leader: what is written before there is another one has an outcome
+		// that nobody knows.
+		return wait(ctx, time.Minute, "writes after a member was killed", func() error {
+			_, err := l.kube(ctx, "", "annotate", "namespace", "default", "swap=killed", "--overwrite")
+			return err
+		})
 	}
 }
 
