@@ -148,7 +148,7 @@ func (l *lab) close(failed bool) error {
 }
 
 // keptLogs is where the logs of a failed row are.
-func (l *lab) keptLogs() string { return filepath.Join(l.cache, "swap", "row"+l.rows) }
+func (l *lab) keptLogs() string { return filepath.Join(l.cache, "results", "swap", "row"+l.rows) }
 
 // loadImages gives the test images to skiff's runtime.
 func (l *lab) loadImages(ctx context.Context) error {
