@@ -110,6 +110,19 @@ test: ## everything, with the time of each step; needs root
 		begin=$$SECONDS; $(MAKE) --no-print-directory $$step; echo "-- $$step: $$((SECONDS - begin)) s"; \
 	done
 
+.PHONY: twins
+twins: ## upstream's components, etcd and containerd, built once into .cache/twins (an hour when cold)
+	@$(MAKE) --no-print-directory -C test/upstream/twins CACHE=$(CACHE)
+	@$(MAKE) --no-print-directory -C test/upstream/kine CACHE=$(CACHE) $(CACHE)/kine
+	@cp -u $(CACHE)/kine $(CACHE)/twins/kine
+
+.PHONY: swap
+swap: conformance-tools twins ## clusters of upstream's and skiff's components: all rows or ROW=n,m; docs/interop.md (root)
+	@cd test/upstream && $(GO) build -o $(CACHE)/swaprows ./swap
+	@code=0; $(CACHE)/swaprows run -row '$(ROW)' -cache $(CACHE) -skiff bin/skiff -kubectl bin/kubectl \
+		-results test/upstream/results -lists test/upstream/swap -commit '$(COMMIT)$(CHANGED)' || code=$$?; \
+	$(CACHE)/swaprows page -results test/upstream/results -out docs/interop.md; exit $$code
+
 # Folder of upstream's binaries, made by make twins; what it lacks is reported as not run.
 TWINS ?= $(CACHE)/twins
 CASE ?=
