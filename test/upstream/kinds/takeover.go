@@ -6,11 +6,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"regexp"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -50,7 +52,7 @@ func takeover(ctx context.Context, r *report, parent string, bin binaries, write
 		r.add(result{Check: "create", Writer: writer, Kind: k.String(), Object: path})
 		objects = append(objects, made{k, path})
 	}
-	before, err := w.keys(ctx)
+	before, err := w.settled(ctx)
 	if err != nil {
 		return err
 	}
@@ -112,6 +114,32 @@ func (w *world) keys(ctx context.Context) (map[string]int64, error) {
 		out[string(kv.Key)] = kv.ModRevision
 	}
 	return out, nil
+}
+
+// settled is keys once nothing has changed for two seconds: controllers of the server itself
+// follow what was made.
+func (w *world) settled(ctx context.Context) (map[string]int64, error) {
+	last, err := w.keys(ctx)
+	for range 30 {
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(2 * time.Second):
+		}
+		var now map[string]int64
+		if now, err = w.keys(ctx); err != nil {
+			return nil, err
+		}
+		maps.DeleteFunc(now, func(key string, _ int64) bool { return own.MatchString(key) })
+		if maps.Equal(now, last) {
+			return now, nil
+		}
+		last = now
+	}
+	return last, nil
 }
 
 // sameKinds compares what both serve.
