@@ -62,7 +62,7 @@ func BenchmarkExecSync(b *testing.B) {
 	before := cpuOfTree(b, h.cmd.Process.Pid)
 	n := 0
 	for b.Loop() {
-		if _, err := h.execSync(id, 10, "true"); err != nil {
+		if _, err := h.execSync(id, 60, "true"); err != nil {
 			b.Fatal(err)
 		}
 		n++

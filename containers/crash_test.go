@@ -2,6 +2,7 @@ package containers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -38,7 +39,17 @@ func TestKillAtAnyMoment(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(time.Duration(100+rand.IntN(700)) * time.Millisecond)
+		if round == 0 { // there is something to outlive the kills, however slow the machine
+			h.eventually("a container to run", func() error {
+				mu.Lock()
+				defer mu.Unlock()
+				if len(running) == 0 {
+					return errors.New("none does")
+				}
+				return nil
+			})
+		}
+		time.Sleep(time.Duration(100+rand.IntN(700)) * time.Millisecond) // anywhere in their work
 		_ = h.cmd.Process.Kill()
 		close(stop)
 		wg.Wait()

@@ -49,7 +49,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *runtimeapi.CreateCon
 		return nil, fmt.Errorf("encode container configuration: %w", err)
 	}
 	id := newID()
-	c := &containerState{cfg: cfg, exited: make(chan struct{}), rec: containerRecord{
+	c := &containerState{cfg: cfg, exited: make(chan struct{}), pod: pod.ID, rec: containerRecord{
 		Header: record.Header{Version: containerVersion},
 		ID:     id, SandboxID: pod.ID, Config: b, Created: time.Now(),
 		ImageID: img.ID, ImageName: imageName(img, cfg.GetImage()), ImageRef: imageRef(img), Chain: img.Chain(),

@@ -51,7 +51,7 @@ func TestStatsAndLimits(t *testing.T) {
 	if res.GetMemoryLimitInBytes() != 128<<20 || res.GetCpuShares() != 100 || res.GetCpuQuota() != 50000 {
 		t.Errorf("resources %v", res)
 	}
-	got, err := h.execSync(id, 10, "sh", "-c", "cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max")
+	got, err := h.execSync(id, 60, "sh", "-c", "cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max")
 	if err != nil || string(got.GetStdout()) != "134217728\n" {
 		t.Errorf("limit in the container: %v, %v", got, err)
 	}
@@ -85,7 +85,7 @@ func TestLogRotation(t *testing.T) {
 	if _, err := h.Runtime.ReopenContainerLog(context.Background(), &runtimeapi.ReopenContainerLogRequest{ContainerId: id}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.execSync(id, 10, "touch", "/tmp/go"); err != nil {
+	if _, err := h.execSync(id, 60, "touch", "/tmp/go"); err != nil {
 		t.Fatal(err)
 	}
 	h.wait(id)

@@ -89,7 +89,7 @@ func (r *Runtime) downContainer(id string) error {
 			return err
 		}
 	}
-	c := &containerState{rec: rec}
+	c := &containerState{pod: rec.SandboxID, rec: rec}
 	c.rec.ID = id
 	if rec.Cgroup == "" {
 		if err := r.unmountContainer(id); err != nil {

@@ -92,6 +92,7 @@ type containerState struct {
 	op     sync.Mutex // serialises start, remove and update
 	cfg    *runtimeapi.ContainerConfig
 	exited chan struct{} // closed once it is known to have ended
+	pod    string        // the sandbox's ID
 
 	mu  sync.Mutex
 	rec containerRecord
@@ -199,7 +200,7 @@ func (r *Runtime) containersOf(sandboxID string) []*containerState {
 	defer r.mu.RUnlock()
 	var out []*containerState
 	for _, c := range r.containers {
-		if c.rec.SandboxID == sandboxID { // never changes
+		if c.pod == sandboxID {
 			out = append(out, c)
 		}
 	}
@@ -231,6 +232,7 @@ func (r *Runtime) loadRecords() error {
 		if err := proto.Unmarshal(c.rec.Config, c.cfg); err != nil {
 			return err
 		}
+		c.pod = c.rec.SandboxID
 		if c.rec.State == runtimeapi.ContainerState_CONTAINER_EXITED {
 			close(c.exited)
 		}

@@ -195,7 +195,7 @@ func (e Exec) serveTerminal(tty *os.File, done <-chan struct{}, finished chan<- 
 					if !ok {
 						return
 					}
-					_ = unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: s.Rows, Col: s.Cols})
+					setSize(tty, s)
 				case <-done:
 					return
 				}
@@ -207,6 +207,17 @@ func (e Exec) serveTerminal(tty *os.File, done <-chan struct{}, finished chan<- 
 		out = io.Discard
 	}
 	_, _ = io.Copy(out, tty) // EIO once nobody has it open
+}
+
+// setSize does not use Fd: the terminal may be closed meanwhile, and its number be another file's.
+func setSize(tty *os.File, s Size) {
+	conn, err := tty.SyscallConn()
+	if err != nil {
+		return // closed
+	}
+	_ = conn.Control(func(fd uintptr) {
+		_ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: s.Rows, Col: s.Cols}) // it may have hung up
+	})
 }
 
 func socketFiles(name string) (ours, theirs *os.File, err error) {

@@ -298,7 +298,7 @@ func TestStalledClientIsCutOff(t *testing.T) {
 	if e := f.wait(); e.Code != 0 {
 		t.Errorf("got %+v", e)
 	}
-	if took := time.Since(began); took > 30*time.Second {
+	if took := time.Since(began); took > time.Minute {
 		t.Errorf("it was held up for %s", took)
 	}
 	if got := f.lines(); got[len(got)-1] != "stdout F done" {
