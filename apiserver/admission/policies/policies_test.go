@@ -2,6 +2,7 @@ package policies_test
 
 import (
 	"context"
+	"maps"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/warning"
@@ -226,4 +228,41 @@ func TestMutating(t *testing.T) {
 
 func schemaLabels(m map[string]string) string {
 	return metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: m})
+}
+
+// TestAuditTrail: what policies want to be recorded is in the audit annotations, whether or
+// not the write is refused.
+func TestAuditTrail(t *testing.T) {
+	policy := &admissionregistrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: onPods, ParamKind: &admissionregistrationv1.ParamKind{APIVersion: "v1", Kind: "ConfigMap"},
+		Validations: []admissionregistrationv1.Validation{{Expression: "true"}, {Expression: "false", Message: "never"}},
+		AuditAnnotations: []admissionregistrationv1.AuditAnnotation{
+			{Key: "max", ValueExpression: "' at most ' + params.data.max"},
+			{Key: "same", ValueExpression: "string(object.metadata.name)"},
+			{Key: "none", ValueExpression: "null"},
+			{Key: "empty", ValueExpression: "' '"},
+		}}}
+	bind := func(name, param string, actions ...admissionregistrationv1.ValidationAction) *admissionregistrationv1.ValidatingAdmissionPolicyBinding {
+		return &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: "p", ValidationActions: actions,
+			ParamRef: &admissionregistrationv1.ParamRef{Name: param, Namespace: "ns", ParameterNotFoundAction: ptr.To(admissionregistrationv1.DenyAction)}}}
+	}
+	caches := lookuptest.New(t, ns, policy, params("one", "1"), params("two", "2"),
+		bind("a", "one", admissionregistrationv1.Audit, admissionregistrationv1.Warn), bind("b", "two", admissionregistrationv1.Deny))
+	v, err := policies.NewValidating(config(caches))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := audit.WithAuditContext(t.Context())
+	if err := v.Validate(ctx, create(caches)); err == nil {
+		t.Error("not refused")
+	}
+	want := map[string]string{
+		"p/max":  "at most 1, at most 2",
+		"p/same": "p",
+		"validation.policy.admission.k8s.io/validation_failure": `[{"message":"never","policy":"p","binding":"a","expressionIndex":1,"validationActions":["Audit","Warn"]}]`,
+	}
+	if got := audit.AuditContextFrom(ctx).GetEventAnnotations(); !maps.Equal(got, want) {
+		t.Errorf("annotations\n %v\nwant\n %v", got, want)
+	}
 }

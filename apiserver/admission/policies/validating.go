@@ -94,6 +94,8 @@ type denial struct {
 	reason  metav1.StatusReason
 	// always: a failure, which no action of the binding softens.
 	always bool
+	// index is that of the expression.
+	index int
 }
 
 // Validate returns the first denial; the others only the warnings they ask for.
@@ -131,24 +133,26 @@ func (v *Validating) Validate(ctx context.Context, w *match.Write) error {
 			refused = deny(w, p.policy.Name, b, denial{message: p.err.Error()})
 		}
 	}
+	t := &trail{}
 	for _, h := range hits {
-		denials, err := v.evaluate(ctx, w, h)
+		denials, err := v.evaluate(ctx, w, h, t)
 		if err != nil {
 			return err
 		}
 		for _, d := range denials {
-			if err := enforce(ctx, w, h, d); refused == nil {
+			if err := enforce(ctx, w, h, d, t); refused == nil {
 				refused = err
 			}
 		}
 	}
+	t.publish(ctx)
 	return refused
 }
 
 type validatingHit = reached[*validatingPolicy, *admissionregistrationv1.ValidatingAdmissionPolicyBinding]
 
 // enforce does what the binding says about a denial.
-func enforce(ctx context.Context, w *match.Write, h validatingHit, d denial) (err error) {
+func enforce(ctx context.Context, w *match.Write, h validatingHit, d denial, t *trail) (err error) {
 	if d.always {
 		return deny(w, h.policy.Name, h.binding, d)
 	}
@@ -156,6 +160,8 @@ func enforce(ctx context.Context, w *match.Write, h validatingHit, d denial) (er
 		switch action {
 		case admissionregistrationv1.Deny:
 			err = deny(w, h.policy.Name, h.binding, d)
+		case admissionregistrationv1.Audit:
+			t.failures = append(t.failures, failure{d.message, h.policy.Name, h.binding.Name, d.index, h.binding.Spec.ValidationActions})
 		case admissionregistrationv1.Warn:
 			warning.AddWarning(ctx, "", fmt.Sprintf("Validation failed for ValidatingAdmissionPolicy '%s' with binding '%s': %s", h.policy.Name, h.binding.Name, d.message))
 		}
@@ -188,7 +194,7 @@ func deny(w *match.Write, policy string, binding *admissionregistrationv1.Valida
 }
 
 // evaluate checks a write against a policy with each of its parameters.
-func (v *Validating) evaluate(ctx context.Context, w *match.Write, h validatingHit) ([]denial, error) {
+func (v *Validating) evaluate(ctx context.Context, w *match.Write, h validatingHit, t *trail) ([]denial, error) {
 	// Under failurePolicy Ignore, what cannot be evaluated is as good as true.
 	failed := func(err error) []denial {
 		if ignores(h.policy.Spec.FailurePolicy) {
@@ -210,7 +216,7 @@ func (v *Validating) evaluate(ctx context.Context, w *match.Write, h validatingH
 	}
 	var out []denial
 	for _, p := range h.params {
-		found, err := v.check(ctx, c, h, view, p, namespace)
+		found, err := v.check(ctx, c, h, view, p, namespace, t)
 		if err != nil {
 			found = failed(err)
 		}
@@ -220,7 +226,7 @@ func (v *Validating) evaluate(ctx context.Context, w *match.Write, h validatingH
 }
 
 // check evaluates the expressions of a policy with one parameter; an error is of all of them.
-func (v *Validating) check(ctx context.Context, c *checks, h validatingHit, view *admission.VersionedAttributes, param runtime.Object, namespace *corev1.Namespace) ([]denial, error) {
+func (v *Validating) check(ctx context.Context, c *checks, h validatingHit, view *admission.VersionedAttributes, param runtime.Object, namespace *corev1.Namespace, t *trail) ([]denial, error) {
 	ok, err := c.conditions.Match(ctx, view, param, v.Authorizer)
 	if err != nil || !ok {
 		return nil, err
@@ -240,11 +246,11 @@ func (v *Validating) check(ctx context.Context, c *checks, h validatingHit, view
 		switch {
 		case (r.Error != nil || exhausted) && ignore:
 		case r.Error != nil:
-			out = append(out, denial{message: r.Error.Error()})
+			out = append(out, denial{message: r.Error.Error(), index: i})
 		case exhausted:
-			out = append(out, denial{message: fmt.Sprintf("failed messageExpression: %s", messageErr)})
+			out = append(out, denial{message: fmt.Sprintf("failed messageExpression: %s", messageErr), index: i})
 		case r.EvalResult != celtypes.True:
-			d := denial{message: message(&h.policy.Spec.Validations[i], messages, i)}
+			d := denial{message: message(&h.policy.Spec.Validations[i], messages, i), index: i}
 			if reason := h.policy.Spec.Validations[i].Reason; reason != nil {
 				d.reason = *reason
 			}
@@ -255,9 +261,14 @@ func (v *Validating) check(ctx context.Context, c *checks, h validatingHit, view
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range annotations {
-		if r.Error != nil && !ignore {
+	for i, r := range annotations {
+		switch {
+		case r.Error != nil && !ignore:
 			out = append(out, denial{message: r.Error.Error(), always: true})
+		case r.Error == nil && r.EvalResult != nil:
+			if s, ok := r.EvalResult.Value().(string); ok && strings.TrimSpace(s) != "" {
+				t.note(h.policy.Name, h.policy.Spec.AuditAnnotations[i].Key, strings.TrimSpace(s))
+			}
 		}
 	}
 	return out, nil

@@ -46,16 +46,18 @@ func (c *Config) check() error {
 // hook is one webhook of a configuration, read once.
 type hook struct {
 	// key is stable over changes of other webhooks of the configuration.
-	key, name   string
-	mutating    bool
-	criteria    match.Criteria
-	conditions  *match.Conditions
-	target      webhook.Target
-	versions    []string
-	sideEffects *admissionregistrationv1.SideEffectClass
-	timeout     time.Duration
-	ignore      bool // failures
-	reinvoke    bool
+	key, name string
+	// configuration is the name of what the webhook stands in.
+	configuration string
+	mutating      bool
+	criteria      match.Criteria
+	conditions    *match.Conditions
+	target        webhook.Target
+	versions      []string
+	sideEffects   *admissionregistrationv1.SideEffectClass
+	timeout       time.Duration
+	ignore        bool // failures
+	reinvoke      bool
 }
 
 // reader makes hooks of configurations. Its compiler is built at the first webhook that has
@@ -82,7 +84,7 @@ func (r *reader) mutating(c *admissionregistrationv1.MutatingWebhookConfiguratio
 	for i := range c.Webhooks {
 		w := &c.Webhooks[i]
 		out = append(out, &hook{
-			key: fmt.Sprintf("%s/%s/%d", c.Name, w.Name, i), name: w.Name, mutating: true,
+			key: fmt.Sprintf("%s/%s/%d", c.Name, w.Name, i), name: w.Name, configuration: c.Name, mutating: true,
 			criteria:   match.ForWebhook(w.NamespaceSelector, w.ObjectSelector, w.Rules, w.MatchPolicy),
 			conditions: r.compile(w.MatchConditions), target: target(&w.ClientConfig), versions: w.AdmissionReviewVersions,
 			sideEffects: w.SideEffects, timeout: seconds(w.TimeoutSeconds),
@@ -98,7 +100,7 @@ func (r *reader) validating(c *admissionregistrationv1.ValidatingWebhookConfigur
 	for i := range c.Webhooks {
 		w := &c.Webhooks[i]
 		out = append(out, &hook{
-			key: fmt.Sprintf("%s/%s/%d", c.Name, w.Name, i), name: w.Name,
+			key: fmt.Sprintf("%s/%s/%d", c.Name, w.Name, i), name: w.Name, configuration: c.Name,
 			criteria:   match.ForWebhook(w.NamespaceSelector, w.ObjectSelector, w.Rules, w.MatchPolicy),
 			conditions: r.compile(w.MatchConditions), target: target(&w.ClientConfig), versions: w.AdmissionReviewVersions,
 			sideEffects: w.SideEffects, timeout: seconds(w.TimeoutSeconds),

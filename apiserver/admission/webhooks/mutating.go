@@ -48,18 +48,23 @@ func (m *Mutating) Mutate(ctx context.Context, w *match.Write, r *match.Reinvoca
 		return nil
 	}
 	r.Begin(w.Object)
+	at := place{}
+	if r.Second {
+		at.round = 1
+	}
 	for _, hooks := range m.memo.Of(all) {
 		for _, h := range hooks {
-			if err := m.call(ctx, h, w, r); err != nil {
+			if err := m.call(ctx, h, w, r, at); err != nil {
 				return err
 			}
+			at.index++
 		}
 	}
 	r.End(w.Object)
 	return nil
 }
 
-func (m *Mutating) call(ctx context.Context, h *hook, w *match.Write, r *match.Reinvocation) error {
+func (m *Mutating) call(ctx context.Context, h *hook, w *match.Write, r *match.Reinvocation, at place) error {
 	if !r.Calls(h.key) {
 		return nil
 	}
@@ -74,20 +79,22 @@ func (m *Mutating) call(ctx context.Context, h *hook, w *match.Write, r *match.R
 	changed := false
 	response, err := h.review(ctx, m.Caller, w, hit, view)
 	if err == nil && len(response.Patch) > 0 {
-		changed, err = h.patch(w, hit, view.VersionedObject.Object(), response)
+		changed, err = h.patch(ctx, w, hit, view.VersionedObject.Object(), response, at)
 	}
+	h.noteMutation(ctx, at, changed)
 	r.Called(h.key, changed, h.reinvoke)
 	if err == nil {
 		return nil
 	}
 	if err = h.failed(ctx, err); err == nil {
+		h.noteIgnored(ctx, failedMutationPrefix, at)
 		m.Log.Warn("webhook failed, its policy is to ignore that", "webhook", h.name)
 	}
 	return err
 }
 
 // patch applies the answer to the object.
-func (h *hook) patch(w *match.Write, hit match.Hit, obj runtime.Object, response *admissionv1.AdmissionResponse) (changed bool, err error) {
+func (h *hook) patch(ctx context.Context, w *match.Write, hit match.Hit, obj runtime.Object, response *admissionv1.AdmissionResponse, at place) (changed bool, err error) {
 	if *response.PatchType != admissionv1.PatchTypeJSONPatch {
 		return false, &callError{h.name, fmt.Errorf("unsupported patch type %q", *response.PatchType)}
 	}
@@ -113,6 +120,7 @@ func (h *hook) patch(w *match.Write, hit match.Hit, obj runtime.Object, response
 	if err != nil {
 		return false, apierrors.NewInternalError(err)
 	}
+	h.notePatch(ctx, at, patch)
 	if equality.Semantic.DeepEqual(obj, next) {
 		return false, nil
 	}

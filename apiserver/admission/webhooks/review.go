@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	"k8s.io/apiserver/pkg/admission"
+	annotations "k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/skiff-k8s/skiff/apiserver/admission/match"
@@ -60,6 +61,9 @@ func (h *hook) review(ctx context.Context, caller *webhook.Caller, w *match.Writ
 	}
 	if err := h.check(version, request.Request.UID, answer); err != nil {
 		return nil, &callError{h.name, fmt.Errorf("received invalid webhook response: %w", err)}
+	}
+	for k, v := range answer.Response.AuditAnnotations {
+		annotations.AddAuditAnnotation(ctx, h.name+"/"+k, v)
 	}
 	for _, text := range answer.Response.Warnings {
 		warning.AddWarning(ctx, "", text)

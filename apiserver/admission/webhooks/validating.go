@@ -70,6 +70,7 @@ func (v *Validating) Validate(ctx context.Context, w *match.Write) error {
 				return
 			}
 			if errs[i] = q.hook.failed(ctx, err); errs[i] == nil {
+				q.hook.noteIgnored(ctx, failedValidationPrefix, place{index: i})
 				v.Log.Warn("webhook failed, its policy is to ignore that", "webhook", q.hook.name, "err", err)
 			}
 		})
