@@ -33,6 +33,7 @@ type health struct {
 const maxLag = 1000
 
 // storeCheck asks the store through the caches that tell: it answers, and they follow it.
+// Names, and that the first counts for /livez, are upstream's.
 func storeCheck(caches any) []Check {
 	c, ok := caches.(interface {
 		Ready() <-chan struct{}
@@ -41,7 +42,11 @@ func storeCheck(caches any) []Check {
 	if !ok {
 		return nil
 	}
-	return []Check{{Name: "etcd", Run: func(ctx context.Context) error {
+	answers := func(ctx context.Context) error {
+		_, err := c.Lag(ctx)
+		return err
+	}
+	follows := func(ctx context.Context) error {
 		select {
 		case <-c.Ready():
 		default:
@@ -55,7 +60,8 @@ func storeCheck(caches any) []Check {
 			return fmt.Errorf("the watch cache is %d revisions behind", lag)
 		}
 		return nil
-	}}}
+	}
+	return []Check{{Name: "etcd", Live: true, Run: answers}, {Name: "etcd-readiness", Run: follows}}
 }
 
 func newHealth(checks []Check, stopping <-chan struct{}, log *slog.Logger) *health {
