@@ -95,6 +95,18 @@ func TestClientFailover(t *testing.T) {
 	checkAll(t, s, w, acknowledged)
 }
 
+// TestClientDeadEndpoint: servers that never answer do no harm beside one that does.
+func TestClientDeadEndpoint(t *testing.T) {
+	etcd := members(t, 1, nil)
+	etcd[0].start()
+	s := dial(t, ClientConfig{Endpoints: []string{"http://" + freePort(t), etcd[0].url, "http://" + freePort(t)}})
+	for i := range 20 {
+		if _, err := s.Create(t.Context(), fmt.Sprintf("/dead/%d", i), nil, 0); err != nil {
+			t.Errorf("write %d: %v", i, err)
+		}
+	}
+}
+
 // writeWhile creates keys from some callers at once while during runs; it returns the
 // revisions of those acknowledged.
 func writeWhile(t *testing.T, s store.Store, prefix string, during func(wrote *atomic.Int64)) map[string]int64 {
