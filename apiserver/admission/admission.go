@@ -85,6 +85,7 @@ func New(c Config) (seams.Chain, error) {
 		&defaultIngressClass{caches: c.Caches},
 		&topologyLabels{caches: c.Caches},
 		&podResize{caches: c.Caches},
+		&deviceAdmin{caches: c.Caches},
 	)
 	chain = append(chain, c.Extra...)
 	dynamic, err := c.dynamic(chain)
