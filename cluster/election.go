@@ -35,7 +35,12 @@ func (e Election) lead(client kubernetes.Interface, log *slog.Logger, f func(con
 }
 
 // election of a component of the cluster on this host. The identity is the cluster's and
-// node's: a control plane that was killed takes its own Lease up again at once.
+// node's: a control plane that was killed takes its own Lease up again at once, however long it
+// lasts. The API server is in the same process: what keeps a renewal from it for long is a
+// starved machine, and a process that ended for that would make matters worse.
 func (c *Config) election(name string) Election {
-	return Election{Name: name, Identity: c.NodeName + "_" + c.ID}
+	return Election{
+		Name: name, Identity: c.NodeName + "_" + c.ID,
+		LeaseDuration: time.Minute, RenewDeadline: 45 * time.Second, RetryPeriod: 2 * time.Second,
+	}
 }
