@@ -24,26 +24,28 @@ import (
 )
 
 // runPods is the stage of a whole node: skiff up, or upstream's kubelet and containerd.
-func runPods(r *stageRun) (err error) {
+func runPods(r *stageRun) error {
 	if r.round == 0 {
-		return nil // no profile of a node's processes
+		return nil // a node's processes serve no profiles
 	}
 	if r.side == record.Upstream {
-		missing := side.Missing(r.twins, "containerd", "containerd-shim-runc-v2", "runc")
-		if missing == nil {
-			missing = errors.New("no recipe for containerd yet")
-		}
-		r.notRun(missing)
-		return nil
+		return r.upstreamPods()
 	}
-	n := &node{r: r, dir: filepath.Join(r.work, "d"), pids: map[string]int{}}
+	return r.skiffPods()
+}
+
+func (r *stageRun) skiffPods() (err error) {
+	n := &node{r: r, dir: filepath.Join(r.work, "d")}
 	defer func() { err = errors.Join(err, n.down()) }()
 	begin := time.Now()
 	if out, err := exec.CommandContext(r.ctx, r.skiff, "up", "--detach", "--name", "bench", "--data-dir", n.dir).CombinedOutput(); err != nil {
 		return fmt.Errorf("skiff up: %w: %s", err, out)
 	}
 	ready := time.Since(begin)
-	if err := n.find(); err != nil {
+	if err := n.connect(cluster.Paths{Dir: n.dir}.Kubeconfig()); err != nil {
+		return err
+	}
+	if n.usage, err = skiffUsage(n.dir); err != nil {
 		return err
 	}
 	if err := n.record("up", 1, ready, nil); err != nil {
@@ -58,32 +60,144 @@ func runPods(r *stageRun) (err error) {
 	return n.steady()
 }
 
+// upstreamPods runs a node of upstream's: without kube-proxy and DNS, which pods do not wait for.
+func (r *stageRun) upstreamPods() (err error) {
+	missing := side.MissingNode(r.twins)
+	if missing == nil {
+		missing = side.Missing(r.twins, side.ControlPlane()...)
+	}
+	if missing != nil {
+		r.notRun(missing)
+		return nil
+	}
+	for _, name := range []string{"up", "first-pod"} {
+		if r.wanted[name] {
+			r.add(record.Line{NotRun: "nothing of upstream's starts all of a node at once; DNS is an addon", Result: record.Result{Case: name}})
+		}
+	}
+	k, ok, err := r.controlPlane()
+	if err != nil || !ok {
+		return err
+	}
+	r.audit = false
+	own, err := k.StartNode(r.ctx)
+	if err != nil {
+		return errors.Join(err, k.Stop())
+	}
+	defer func() { err = errors.Join(err, own.Stop()) }()
+	n := &node{r: r, usage: upstreamUsage(k, own)}
+	if err := n.connect(k.Admin); err != nil {
+		return err
+	}
+	if err := n.ready(k.Config.NodeName); err != nil {
+		return fmt.Errorf("%w%s", err, r.logs())
+	}
+	if _, err := n.start("first", 1); err != nil {
+		return fmt.Errorf("%w%s", err, r.logs())
+	}
+	return n.steady()
+}
+
 // node is a running one-node cluster.
 type node struct {
 	r      *stageRun
 	dir    string
 	client kubernetes.Interface
-	pids   map[string]int
-	before map[string]float64 // CPU, when the case began
+	usage  func() (map[string]record.Usage, error)
+	before map[string]record.Usage // when the case began
 }
 
-func (n *node) find() error {
-	cfg, err := clientcmd.BuildConfigFromFlags("", cluster.Paths{Dir: n.dir}.Kubeconfig())
+func (n *node) connect(kubeconfig string) error {
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return err
 	}
 	cfg.QPS = -1
-	if n.client, err = kubernetes.NewForConfig(cfg); err != nil {
-		return err
-	}
-	for _, role := range []cluster.Role{cluster.ControlPlane, cluster.Node} {
-		pid, err := process.Running(cluster.Paths{Dir: n.dir}.Lock(role))
-		if err != nil || pid == 0 {
-			return fmt.Errorf("find the %s process: %w", role, err)
+	n.client, err = kubernetes.NewForConfig(cfg)
+	return err
+}
+
+// ready waits for the node.
+func (n *node) ready(name string) error {
+	ctx, cancel := context.WithTimeout(n.r.ctx, 2*time.Minute)
+	defer cancel()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		got, err := n.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err == nil && len(got.Spec.Taints) == 0 {
+			for _, c := range got.Status.Conditions {
+				if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+					return nil
+				}
+			}
 		}
-		n.pids[string(role)] = pid
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("node %s is not ready: %w", name, errors.Join(err, ctx.Err()))
+		}
 	}
-	return nil
+}
+
+// skiffUsage is of both processes, what they ran included, and of the pods' control group.
+func skiffUsage(dir string) (func() (map[string]record.Usage, error), error) {
+	conf, err := cluster.Load(dir)
+	if err != nil {
+		return nil, err
+	}
+	pids := map[string]int{}
+	for _, role := range []cluster.Role{cluster.ControlPlane, cluster.Node} {
+		pid, err := process.Running(cluster.Paths{Dir: dir}.Lock(role))
+		if err != nil || pid == 0 {
+			return nil, fmt.Errorf("find the %s process: %w", role, err)
+		}
+		pids[string(role)] = pid
+	}
+	return func() (map[string]record.Usage, error) {
+		all := map[string]record.Usage{}
+		for name, pid := range pids {
+			u, err := usage(pid)
+			if err != nil {
+				return nil, err
+			}
+			all[name] = u
+		}
+		pods, err := side.GroupCPU("skiff-" + conf.ID[:8])
+		all["pods"] = record.Usage{CPU: pods}
+		return all, err
+	}, nil
+}
+
+// upstreamUsage is of the control plane's processes, the kubelet, and containerd with all that it started.
+func upstreamUsage(k *side.Cluster, own *side.Node) func() (map[string]record.Usage, error) {
+	return func() (map[string]record.Usage, error) {
+		all := map[string]record.Usage{}
+		for _, p := range k.Processes {
+			u, err := usage(p.PID)
+			if err != nil {
+				return nil, err
+			}
+			if p.Name == "kubelet" || p.Name == "containerd" {
+				if u.CPU, err = own.CPU(p.Name); err != nil {
+					return nil, err
+				}
+			}
+			all[p.Name] = u
+		}
+		return all, nil
+	}
+}
+
+func usage(pid int) (u record.Usage, err error) {
+	if u.CPU, err = procfs.Family(pid); err != nil {
+		return u, err
+	}
+	if u.PSS, err = procfs.PSS(pid); err != nil {
+		return u, err
+	}
+	u.Peak, err = procfs.Peak(pid)
+	return u, err
 }
 
 func (n *node) down() error {
@@ -97,7 +211,7 @@ func (n *node) down() error {
 
 // steady measures what comes after the start: rest, and pods.
 func (n *node) steady() error {
-	if n.r.wanted["node-idle"] {
+	if n.r.wanted["node-idle"] { // the first pod runs
 		for _, d := range []time.Duration{20 * time.Second, 30 * time.Second} { // settle, measure
 			if err := n.begin(); err != nil {
 				return err
@@ -138,37 +252,23 @@ func (n *node) steady() error {
 }
 
 // begin makes CPU count from now.
-func (n *node) begin() error {
-	n.before = map[string]float64{}
-	for name, pid := range n.pids {
-		cpu, err := procfs.Family(pid)
-		if err != nil {
-			return err
-		}
-		n.before[name] = cpu
-	}
-	return nil
+func (n *node) begin() (err error) {
+	n.before, err = n.usage()
+	return err
 }
 
 func (n *node) record(name string, ops int, took time.Duration, each []time.Duration) error {
-	res := record.Result{Case: name, Ops: ops, Seconds: took.Seconds(), Wall: took.Seconds(), Servers: map[string]record.Usage{}}
+	res := record.Result{Case: name, Ops: ops, Seconds: took.Seconds(), Wall: took.Seconds()}
 	if len(each) > 0 {
 		slices.Sort(each)
 		res.P50ms, res.P99ms, res.MaxMs = ms(each[len(each)/2]), ms(each[len(each)-1]), ms(each[len(each)-1])
 	}
 	var err error
-	for name, pid := range n.pids {
-		var u record.Usage
-		if u.CPU, err = procfs.Family(pid); err != nil {
-			return err
-		}
-		u.CPU -= n.before[name]
-		if u.PSS, err = procfs.PSS(pid); err != nil {
-			return err
-		}
-		if u.Peak, err = procfs.Peak(pid); err != nil {
-			return err
-		}
+	if res.Servers, err = n.usage(); err != nil {
+		return err
+	}
+	for name, u := range res.Servers {
+		u.CPU -= n.before[name].CPU
 		res.Servers[name] = u
 	}
 	if n.r.wanted[name] {
@@ -181,7 +281,7 @@ func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // start creates n pods at once and returns how long it took until all ran.
 func (n *node) start(name string, count int) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(n.r.ctx, 2*time.Minute)
+	ctx, cancel := context.WithTimeout(n.r.ctx, 5*time.Minute)
 	defer cancel()
 	pods := n.client.CoreV1().Pods("default")
 	w, err := pods.Watch(ctx, metav1.ListOptions{LabelSelector: "bench=" + name})
@@ -194,7 +294,7 @@ func (n *node) start(name string, count int) (time.Duration, error) {
 	for i := range count {
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", name, i), Labels: map[string]string{"bench": name}},
-			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "hello", Image: "skiff.local/hello:v1"}}},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "hello", Image: side.HelloImage}}},
 		}
 		go func() {
 			_, err := pods.Create(ctx, pod, metav1.CreateOptions{})
