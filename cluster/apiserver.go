@@ -115,7 +115,7 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 	}
 	scheme, resources := builtin.Scheme(), builtin.Resources()
 	c.Store.expire(resources)
-	caches, err := cacher.New(cacher.Config{Store: db, Prefix: c.Store.keyPrefix(), Scheme: scheme, Logger: log.With("component", "cacher")})
+	caches, err := cacher.New(cacher.Config{Store: db, Prefix: c.Store.External.keyPrefix(), Scheme: scheme, Logger: log.With("component", "cacher")})
 	if err != nil {
 		return nil, err
 	}
@@ -144,12 +144,12 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	allocator, err := allocate.New(allocate.Config{Caches: caches, Store: db, Prefix: c.Store.keyPrefix(), Log: log.With("component", "allocate")})
+	allocator, err := allocate.New(allocate.Config{Caches: caches, Store: db, Prefix: c.Store.External.keyPrefix(), Log: log.With("component", "allocate")})
 	if err != nil {
 		return nil, err
 	}
 	objects, err := bootstrap.New(bootstrap.Config{
-		Caches: caches, Store: db, Prefix: c.Store.keyPrefix(), ServiceCIDRs: c.ServiceCIDRs,
+		Caches: caches, Store: db, Prefix: c.Store.External.keyPrefix(), ServiceCIDRs: c.ServiceCIDRs,
 		AdvertiseAddress: c.Advertise, Port: int32(c.Bind.Port()),
 		ClientCA: func() []byte { return c.ClientCA }, RequestHeaderCA: func() []byte { return c.FrontProxyCA },
 		Log: log.With("component", "bootstrap"),

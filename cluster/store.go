@@ -69,11 +69,11 @@ func (e *ExternalEtcd) Absolute() error {
 }
 
 // keyPrefix is the prefix of all keys as the API server's parts want it: with slashes around.
-func (c *StoreConfig) keyPrefix() string {
-	if c.External == nil || strings.Trim(c.External.Prefix, "/") == "" {
+func (e *ExternalEtcd) keyPrefix() string {
+	if e == nil || strings.Trim(e.Prefix, "/") == "" {
 		return "/registry/"
 	}
-	return "/" + strings.Trim(c.External.Prefix, "/") + "/"
+	return "/" + strings.Trim(e.Prefix, "/") + "/"
 }
 
 // keeper is a store that runs as part of this process.
@@ -106,8 +106,9 @@ func (c *Config) keepIn(external *ExternalEtcd, dir string) (changed bool, err e
 		return false, fmt.Errorf("find the cluster's state: %w", err)
 	case err == nil && c.Etcd == nil:
 		return false, errors.New("--etcd-servers: this cluster keeps its state in its data directory; choose another --name or --data-dir for a cluster on an external etcd")
-	case c.Etcd != nil && c.Etcd.Prefix != external.Prefix:
-		return false, fmt.Errorf("--etcd-prefix=%s: this cluster's keys are below %q", external.Prefix, c.Etcd.Prefix)
+	case c.Etcd != nil && c.Etcd.keyPrefix() != external.keyPrefix():
+		return false, fmt.Errorf("--etcd-prefix=%s: this cluster's keys are below %s; say that, or make a new cluster (skiff down --purge ends this one)",
+			external.keyPrefix(), c.Etcd.keyPrefix())
 	}
 	if c.Etcd != nil && slices.Equal(c.Etcd.Servers, external.Servers) && c.Etcd.CAFile == external.CAFile &&
 		c.Etcd.CertFile == external.CertFile && c.Etcd.KeyFile == external.KeyFile {

@@ -29,7 +29,8 @@ func TestKeepIn(t *testing.T) {
 		"said no more":      {a, nil, none, false, ""},
 		"more servers":      {a, b, none, true, ""},
 		"not from embedded": {nil, a, member, false, "keeps its state in its data directory"},
-		"not elsewhere":     {a, other, none, false, "--etcd-prefix=/other"},
+		"not elsewhere":     {a, other, none, false, "--etcd-prefix=/other/: this cluster's keys are below /registry/"},
+		"the same prefix":   {a, &ExternalEtcd{Servers: a.Servers, Prefix: "registry/"}, none, false, ""},
 		"checked":           {nil, bad, none, false, "--etcd-servers"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -47,8 +48,7 @@ func TestKeepIn(t *testing.T) {
 
 func TestKeyPrefix(t *testing.T) {
 	for prefix, want := range map[string]string{"": "/registry/", "/registry": "/registry/", "a": "/a/", "/a/b/": "/a/b/", "/": "/registry/"} {
-		c := StoreConfig{External: &ExternalEtcd{Prefix: prefix}}
-		if got := c.keyPrefix(); got != want {
+		if got := (&ExternalEtcd{Prefix: prefix}).keyPrefix(); got != want {
 			t.Errorf("--etcd-prefix=%s: keys begin with %s, want %s", prefix, got, want)
 		}
 	}
