@@ -127,6 +127,10 @@ swap: conformance-tools twins ## clusters of upstream's and skiff's components: 
 TWINS ?= $(CACHE)/twins
 CASE ?=
 ROUNDS ?= 3
+.PHONY: record
+record: ## run the scripts of test/api against upstream's API server and keep its answers (root; TWINS=dir)
+	@test/upstream/record $(TWINS)
+
 .PHONY: bench
 bench: build ## skiff and upstream by turns, docs/benchmarks.md (root; half an hour; CASE=regex for parts, ROUNDS=n, TWINS=dir)
 	@$(GO) build -tags $(TAGS) -o $(CACHE)/bench ./test/bench

@@ -106,6 +106,8 @@ type Strategy struct {
 	PrepareUpdate func(ctx context.Context, obj, old runtime.Object)
 	// ValidateUpdate includes whatever Validate checks that holds on update.
 	ValidateUpdate func(ctx context.Context, obj, old runtime.Object) field.ErrorList
+	// DeleteWarning is for clients that delete without saying what becomes of dependents.
+	DeleteWarning string
 	// Warnings for the client (Warning: 299 headers); old is nil on create.
 	Warnings func(ctx context.Context, obj, old runtime.Object) []string
 	// HasGeneration: metadata.generation is kept. SpecChanged tells whether an
@@ -141,6 +143,8 @@ type Subresource struct {
 type Scale struct {
 	Get func(obj runtime.Object) (specReplicas, statusReplicas int32, selector string)
 	Set func(obj runtime.Object, replicas int32)
+	// Path is where spec.replicas are, for managed fields; nil: there.
+	Path []string
 }
 
 // GVK is the served group, version and kind.

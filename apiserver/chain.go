@@ -178,6 +178,7 @@ func (s *Server) impersonate(next http.Handler) http.Handler {
 		ctx := req.Context()
 		as, constraint, err := authn.Impersonate(ctx, req.Header, Attributes(ctx), s.c.Authorizer)
 		if err != nil {
+			w.Header().Set("X-Content-Type-Options", "nosniff")
 			s.fail(w, req, err)
 			return
 		}

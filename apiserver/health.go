@@ -85,8 +85,9 @@ func (h *health) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	ctx, cancel := context.WithTimeout(req.Context(), checkTimeout)
 	defer cancel()
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-
+	if one == "" {
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+	}
 	exclude := req.URL.Query()["exclude"]
 	var out strings.Builder
 	failed, found := false, false

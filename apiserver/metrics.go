@@ -123,7 +123,7 @@ func (r *measured) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 func (r *measured) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
 func (m *metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8; escaping=underscores")
 	m.mu.Lock()
 	keys := make([]requestKey, 0, len(m.requests))
 	counts := make(map[requestKey]requestCount, len(m.requests))

@@ -3,7 +3,9 @@ package apiserver
 import (
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/skiff-k8s/skiff/api"
 	"github.com/skiff-k8s/skiff/apiserver/cacher"
@@ -28,16 +30,23 @@ func AddStorage(caches interface {
 	return nil
 }
 
+// deprecated are the served kinds that clients should leave, with what upstream warns of.
+var deprecated = map[schema.GroupVersionKind]string{
+	corev1.SchemeGroupVersion.WithKind("Endpoints"):       "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+	corev1.SchemeGroupVersion.WithKind("ComponentStatus"): "v1 ComponentStatus is deprecated in v1.19+",
+}
+
 // serve pairs resources with the storage that AddStorage gave them. One that shares
 // another's is converted by the scheme's conversion functions.
 func serve(scheme *runtime.Scheme, resources []*api.Resource) []*seams.Served {
 	first := map[string]*api.Resource{}
 	var out []*seams.Served
 	for _, r := range resources {
-		s := &seams.Served{Resource: r}
+		s := &seams.Served{Resource: r, Deprecated: deprecated[r.GVK()]}
 		if owner := first[r.StoragePath]; r.StoragePath != "" && owner != nil {
 			s.Storage = cacher.Key(owner)
 			s.FromStored, s.ToStored = converter(scheme, r), converter(scheme, owner)
+			s.StoredKind = owner.GVK()
 		} else if r.StoragePath != "" {
 			first[r.StoragePath] = r
 		}

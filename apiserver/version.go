@@ -5,7 +5,10 @@ import (
 	"net/http"
 	goruntime "runtime"
 	"sort"
+	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 )
 
@@ -22,8 +25,13 @@ func Version() version.Info {
 }
 
 func (s *Server) serveVersion(w http.ResponseWriter, req *http.Request) {
-	if req.Method != http.MethodGet && req.Method != http.MethodHead {
-		http.Error(w, "Method Not Allowed", http.StatusMethodNotAllowed)
+	if req.Method != http.MethodGet {
+		s.fail(w, req, apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, "", schema.GroupResource{}, "", "405: Method Not Allowed", 0, false))
+		return
+	}
+	if accept := req.Header.Get("Accept"); accept != "" && !strings.Contains(accept, "application/json") && !strings.Contains(accept, "*/*") {
+		s.fail(w, req, apierrors.NewGenericServerResponse(http.StatusNotAcceptable, "", schema.GroupResource{}, "",
+			"406: Not Acceptable\n\nAvailable representations: application/json", 0, false))
 		return
 	}
 	s.writeJSON(w, Version())

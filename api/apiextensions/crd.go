@@ -9,6 +9,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -70,7 +72,42 @@ func customResourceDefinitions() *api.Resource {
 				IgnoredApplyPaths: []string{"spec"},
 			},
 		}},
+		Columns: []metav1.TableColumnDefinition{
+			api.NameColumn(),
+			api.Column("Scope", "string", "Cluster/Namespaced", 0),
+			api.Column("Versions", "string", "Served versions", 0),
+			api.Column("Created At", "date", metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"], 0),
+			api.Column("Group", "string", "API group", api.Wide),
+			api.Column("Kind", "string", "CustomResource kind", api.Wide),
+			api.Column("ShortNames", "string", "Short names", api.Wide),
+			api.Column("Established", "boolean", "Established status", api.Wide),
+		},
+		Row: api.Cells(func(c *apiextensionsv1.CustomResourceDefinition, _ time.Time) []any {
+			return []any{c.Name, string(c.Spec.Scope), servedVersions(c), c.CreationTimestamp.UTC().Format(time.RFC3339),
+				c.Spec.Group, c.Spec.Names.Kind, strings.Join(c.Spec.Names.ShortNames, ","), established(c)}
+		}),
 	}
+}
+
+// servedVersions tells which of them is stored.
+func servedVersions(c *apiextensionsv1.CustomResourceDefinition) string {
+	var out []string
+	for _, v := range c.Spec.Versions {
+		switch {
+		case v.Served && v.Storage:
+			out = append(out, v.Name+"(storage)")
+		case v.Served:
+			out = append(out, v.Name)
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(out, ",")
+}
+
+func established(c *apiextensionsv1.CustomResourceDefinition) bool {
+	return slices.ContainsFunc(c.Status.Conditions, func(k apiextensionsv1.CustomResourceDefinitionCondition) bool {
+		return k.Type == apiextensionsv1.Established && k.Status == apiextensionsv1.ConditionTrue
+	})
 }
 
 func anyName(string, bool) []string { return nil }

@@ -30,7 +30,10 @@ func daemonSets() *api.Resource {
 		StoragePath: "daemonsets",
 		New:         func() api.Object { return &appsv1.DaemonSet{} },
 		NewList:     func() runtime.Object { return &appsv1.DaemonSetList{} },
-		Default:     api.Defaults(defaultDaemonSet),
+		Default: api.Defaults(func(d *appsv1.DaemonSet) {
+			defaultDaemonSet(d)
+			setTemplateGeneration(d, templateGeneration(d)) // upstream's conversion does, before it sees who owns what
+		}),
 		Strategy: api.Strategy{
 			PrepareCreate: api.OnCreate(func(d *appsv1.DaemonSet) {
 				d.Status = appsv1.DaemonSetStatus{}

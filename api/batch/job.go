@@ -63,6 +63,8 @@ func jobs() *api.Resource {
 			HasGeneration: true,
 			// batch/v1 has always left the pods behind unless asked otherwise.
 			DefaultGC: metav1.DeletePropagationOrphan,
+			DeleteWarning: "child pods are preserved by default when jobs are deleted; " +
+				"set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning",
 		},
 		Subresources: []api.Subresource{{
 			Name: "status", Verbs: []string{"get", "patch", "update"},

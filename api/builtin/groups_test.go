@@ -202,7 +202,7 @@ func TestRowsFitColumns(t *testing.T) {
 			for i, c := range cells {
 				switch kind := r.Columns[i].Type; c.(type) {
 				case string, nil:
-					if kind != "string" && kind != "integer" && kind != "boolean" {
+					if kind != "string" && kind != "integer" && kind != "boolean" && kind != "date" {
 						t.Errorf("column %s of type %s", r.Columns[i].Name, kind)
 					}
 				case int64, bool:

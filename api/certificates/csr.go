@@ -5,6 +5,7 @@ import (
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -18,6 +19,7 @@ import (
 // certificateSigningRequests stamps conditions with now.
 func certificateSigningRequests(now func() metav1.Time) *api.Resource {
 	spec := certificatesv1.CertificateSigningRequestSpec{}.SwaggerDoc()
+	before := certificatesv1beta1.CertificateSigningRequestSpec{}.SwaggerDoc() // whose words upstream's columns have
 	verbs := []string{"get", "patch", "update"}
 	return &api.Resource{
 		Group: groupVersion.Group, Version: groupVersion.Version,
@@ -78,10 +80,10 @@ func certificateSigningRequests(now func() metav1.Time) *api.Resource {
 		Columns: []metav1.TableColumnDefinition{
 			api.NameColumn(),
 			api.AgeColumn(),
-			api.Column("SignerName", "string", spec["signerName"], 0),
-			api.Column("Requestor", "string", spec["request"], 0),
+			api.Column("SignerName", "string", before["signerName"], 0),
+			api.Column("Requestor", "string", before["request"], 0),
 			api.Column("RequestedDuration", "string", spec["expirationSeconds"], 0),
-			api.Column("Condition", "string", certificatesv1.CertificateSigningRequestStatus{}.SwaggerDoc()["conditions"], 0),
+			api.Column("Condition", "string", certificatesv1beta1.CertificateSigningRequestStatus{}.SwaggerDoc()["conditions"], 0),
 		},
 		Row: api.Cells(csrRow),
 	}

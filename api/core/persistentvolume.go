@@ -228,7 +228,7 @@ func validatePersistentVolumeUpdate(pv, old *v1.PersistentVolume) field.ErrorLis
 	}
 	if !equality.Semantic.DeepEqual(source, old.Spec.PersistentVolumeSource) {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "persistentvolumesource"),
-			fmt.Sprintf("spec.persistentvolumesource is immutable after creation\n%v", diff.Diff(old.Spec.PersistentVolumeSource, source))))
+			fmt.Sprintf("spec.persistentvolumesource is immutable after creation\n%v", diff.Diff(api.Internal(old.Spec.PersistentVolumeSource), api.Internal(source)))))
 	}
 	errs = append(errs, immutable(pv.Spec.VolumeMode, old.Spec.VolumeMode, field.NewPath("volumeMode"))...)
 	if old.Spec.NodeAffinity != nil && !equality.Semantic.DeepEqual(pv.Spec.NodeAffinity, old.Spec.NodeAffinity) &&

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/skiff-k8s/skiff/api"
 	"github.com/skiff-k8s/skiff/api/podfit"
 )
 
@@ -120,7 +121,7 @@ func validateClaimUpdate(c, old *v1.PersistentVolumeClaim) field.ErrorList {
 	if !equality.Semantic.DeepEqual(now.Spec, before.Spec) {
 		errs = append(errs, field.Forbidden(p, fmt.Sprintf(
 			"spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n%v",
-			diff.Diff(before.Spec, now.Spec))))
+			diff.Diff(api.Internal(before.Spec), api.Internal(now.Spec)))))
 	}
 	size, oldSize := c.Spec.Resources.Requests[v1.ResourceStorage], old.Spec.Resources.Requests[v1.ResourceStorage]
 	if granted := old.Status.Capacity[v1.ResourceStorage]; size.Cmp(oldSize) < 0 && size.Cmp(granted) <= 0 {

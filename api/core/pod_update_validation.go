@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/skiff-k8s/skiff/api"
 )
 
 // validatePodUpdate keeps the spec as it is, but for images, a shorter deadline,
@@ -67,7 +69,7 @@ func validatePodUpdate(p, old *v1.Pod) field.ErrorList {
 				"`spec.activeDeadlineSeconds`",
 				"`spec.tolerations` (only additions to existing tolerations)",
 				"`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)",
-			}, ","), diff.Diff(old.Spec, *rest))))
+			}, ","), diff.Diff(api.Internal(old.Spec), api.Internal(*rest)))))
 	}
 	return errs
 }
@@ -226,7 +228,7 @@ func validateEphemeralContainersUpdate(p, old *v1.Pod) field.ErrorList {
 		if i < 0 {
 			errs = append(errs, field.Forbidden(at, fmt.Sprintf("existing ephemeral containers %q may not be removed\n", before.Name)))
 		} else if now := p.Spec.EphemeralContainers[i]; !equality.Semantic.DeepEqual(before, now) {
-			errs = append(errs, field.Forbidden(at, fmt.Sprintf("existing ephemeral containers %q may not be changed\n%v", before.Name, diff.Diff(before, now))))
+			errs = append(errs, field.Forbidden(at, fmt.Sprintf("existing ephemeral containers %q may not be changed\n%v", before.Name, diff.Diff(api.Internal(before), api.Internal(now)))))
 		}
 	}
 	return errs

@@ -77,6 +77,9 @@ func dropFieldsOfOldType(s, old *v1.Service) {
 		if equal(s.Spec.IPFamilyPolicy, old.Spec.IPFamilyPolicy) {
 			s.Spec.IPFamilyPolicy = nil
 		}
+		if equal(s.Spec.InternalTrafficPolicy, old.Spec.InternalTrafficPolicy) {
+			s.Spec.InternalTrafficPolicy = nil
+		}
 	}
 	if needsNodePort(old) && !needsNodePort(s) && noNewNodePorts(s, old) {
 		for i := range s.Spec.Ports {

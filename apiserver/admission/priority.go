@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -9,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 
+	"github.com/skiff-k8s/skiff/api/scheduling"
 	"github.com/skiff-k8s/skiff/apiserver/lookup"
 	"github.com/skiff-k8s/skiff/apiserver/seams"
 )
@@ -77,6 +79,11 @@ func (p *priority) set(ctx context.Context, a *seams.Attributes, pod *corev1.Pod
 	return nil
 }
 
+// isSystemClass: the server makes them and needs them.
+func isSystemClass(name string) bool {
+	return slices.ContainsFunc(scheduling.SystemPriorityClasses(), func(c *schedulingv1.PriorityClass) bool { return c.Name == name })
+}
+
 // defaultClass is the global default, the least one should there be several.
 func (p *priority) defaultClass(ctx context.Context) (*schedulingv1.PriorityClass, error) {
 	all, err := lookup.CachedList[*schedulingv1.PriorityClass](ctx, p.caches, priorityClasses, "")
@@ -93,6 +100,9 @@ func (p *priority) defaultClass(ctx context.Context) (*schedulingv1.PriorityClas
 }
 
 func (p *priority) Validate(ctx context.Context, a *seams.Attributes) error {
+	if is(a, priorityClasses, "") && a.Operation == seams.Delete && isSystemClass(a.Name) {
+		return forbid(a, "this is a system priority class and cannot be deleted")
+	}
 	class, ok := a.Object.(*schedulingv1.PriorityClass)
 	if !ok || !is(a, priorityClasses, "") || !class.GlobalDefault || (a.Operation != seams.Create && a.Operation != seams.Update) {
 		return nil

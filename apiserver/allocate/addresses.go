@@ -225,7 +225,6 @@ func (a *addresses) make(ctx context.Context, objects cacher.Resource, name stri
 			Name:              name,
 			UID:               types.UID(uuid.NewString()),
 			CreationTimestamp: metav1.NewTime(a.clock.Now()).Rfc3339Copy(),
-			Generation:        1,
 			Labels: map[string]string{
 				networkingv1.LabelIPAddressFamily: string(familyOf(name)),
 				networkingv1.LabelManagedBy:       managedBy,

@@ -112,7 +112,14 @@ func (a *Authorizer) Authorize(ctx context.Context, r authorizer.Attributes) (au
 	if d == authorizer.DecisionAllow {
 		return d, reason, err
 	}
-	return d, strings.Join(slices.DeleteFunc([]string{nodeReason, reason}, func(s string) bool { return s == "" }), "\n"), err
+	var said []string
+	if nodeReason != "" {
+		said = append(said, "node: "+nodeReason)
+	}
+	if reason != "" {
+		said = append(said, "rbac: "+reason)
+	}
+	return d, strings.Join(said, "\n"), err
 }
 
 // ConditionsAwareAuthorize implements authorizer.Authorizer without conditions.

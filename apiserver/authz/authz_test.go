@@ -144,7 +144,7 @@ func TestRBAC(t *testing.T) {
 		{who("system:kube-scheduler"), "create pods/binding dev/p", true, ""},
 		{who("system:kube-scheduler"), "create pods dev/p", false, ""},
 		{who("system:serviceaccount:kube-system:replicaset-controller"), "create pods dev/p", true, ""},
-		{who("mallory"), "get pods dev/p", false, `RBAC: clusterrole.rbac.authorization.k8s.io "gone" not found`},
+		{who("mallory"), "get pods dev/p", false, `rbac: RBAC: clusterrole.rbac.authorization.k8s.io "gone" not found`},
 	} {
 		d, reason, err := a.Authorize(t.Context(), request(tt.u, tt.req))
 		if err != nil || (d == authorizer.DecisionAllow) != tt.allow || d == authorizer.DecisionDeny {
@@ -257,7 +257,7 @@ func TestNode(t *testing.T) {
 	if d, _, _ := a.Authorize(t.Context(), list); d != authorizer.DecisionAllow {
 		t.Error("list of own pods is not allowed")
 	}
-	if _, reason, _ := a.Authorize(t.Context(), request(n1, "get secrets ns/other")); !strings.HasPrefix(reason, "no relationship found between node 'n1' and this object") {
+	if _, reason, _ := a.Authorize(t.Context(), request(n1, "get secrets ns/other")); !strings.HasPrefix(reason, "node: no relationship found between node 'n1' and this object") {
 		t.Errorf("reason %q", reason)
 	}
 	c.Delete(pod)

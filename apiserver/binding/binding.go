@@ -54,8 +54,11 @@ func (b *binder) create(ctx context.Context, r *seams.CreateRequest) (runtime.Ob
 	if r.Resource.Resource == pods.Resource && name != r.Name {
 		return nil, apierrors.NewBadRequest("name in URL does not match name in Binding object")
 	}
+	if name == "" {
+		return nil, apierrors.NewBadRequest("Name parameter required.")
+	}
 	if errs := core.ValidateBinding(binding); len(errs) > 0 {
-		return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Binding"}, name, errs)
+		return nil, errs.ToAggregate() // 500, as upstream
 	}
 	resource, err := lookup.Resource(b.caches, pods)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/skiff-k8s/skiff/store"
 )
@@ -20,9 +21,22 @@ func parseRevision(s string) (int64, error) {
 	}
 	rev, err := strconv.ParseUint(s, 10, 63)
 	if err != nil {
-		return 0, apierrors.NewBadRequest(fmt.Sprintf("Invalid value: %q: metadata.resourceVersion: must be a number", s))
+		var why *strconv.NumError
+		if errors.As(err, &why) {
+			why.Func = "ParseUint"
+		}
+		return 0, field.Invalid(field.NewPath("resourceVersion"), s, err.Error())
 	}
 	return int64(rev), nil
+}
+
+// badRevision makes 400 of a resource version that cannot be, as lists answer it.
+func badRevision(err error) error {
+	var invalid *field.Error
+	if errors.As(err, &invalid) {
+		return apierrors.NewBadRequest("invalid resource version: " + err.Error())
+	}
+	return err
 }
 
 // ready waits a little for a cache that is being filled.
@@ -169,7 +183,7 @@ func (r *resource) List(ctx context.Context, o ListOptions) (*List, error) {
 		}
 	}
 	if err != nil {
-		return nil, err
+		return nil, badRevision(err)
 	}
 	l, err := r.collect(ctx, src, m, prefix, from, limit)
 	if errors.Is(err, store.ErrCompacted) {

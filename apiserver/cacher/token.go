@@ -42,11 +42,11 @@ func decodeContinue(token string) (rev int64, start string, err error) {
 	}
 	switch {
 	case t.Version != tokenVersion:
-		return 0, "", apierrors.NewBadRequest(fmt.Sprintf("continue key is not valid: server does not recognize this encoded version %s", t.Version))
+		return 0, "", apierrors.NewBadRequest(fmt.Sprintf("invalid continue token: continue key is not valid: server does not recognize this encoded version %s", t.Version))
 	case t.Revision == 0:
-		return 0, "", apierrors.NewBadRequest("continue key is not valid: incorrect encoded start resourceVersion (version meta.k8s.io/v1)")
+		return 0, "", apierrors.NewBadRequest("invalid continue token: continue key is not valid: incorrect encoded start resourceVersion (version meta.k8s.io/v1)")
 	case t.Start == "":
-		return 0, "", apierrors.NewBadRequest("continue key is not valid: encoded start key empty (version meta.k8s.io/v1)")
+		return 0, "", apierrors.NewBadRequest("invalid continue token: continue key is not valid: encoded start key empty (version meta.k8s.io/v1)")
 	}
 	key := t.Start
 	if !strings.HasPrefix(key, "/") {
@@ -59,5 +59,5 @@ func decodeContinue(token string) (rev int64, start string, err error) {
 }
 
 func invalidContinue(detail string) error {
-	return apierrors.NewBadRequest("continue key is not valid: " + detail)
+	return apierrors.NewBadRequest("invalid continue token: continue key is not valid: " + detail)
 }

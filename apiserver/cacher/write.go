@@ -131,15 +131,19 @@ func (t *target) check(p Preconditions) error {
 		return storeReadError(err)
 	}
 	if p.UID != nil && *p.UID != f.meta.GetUID() {
-		return apierrors.NewConflict(t.r.api.GR(), t.name, fmt.Errorf(
-			"Precondition failed: UID in precondition: %v, UID in object meta: %v", *p.UID, f.meta.GetUID()))
+		return t.precondition(fmt.Sprintf("UID in precondition: %v, UID in object meta: %v", *p.UID, f.meta.GetUID()))
 	}
 	if p.ResourceVersion != nil && *p.ResourceVersion != f.meta.GetResourceVersion() {
-		return apierrors.NewConflict(t.r.api.GR(), t.name, fmt.Errorf(
-			"Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v",
+		return t.precondition(fmt.Sprintf("ResourceVersion in precondition: %v, ResourceVersion in object meta: %v",
 			*p.ResourceVersion, f.meta.GetResourceVersion()))
 	}
 	return nil
+}
+
+// precondition is a conflict in the words of upstream's storage, code 4 (invalid object) of it.
+func (t *target) precondition(detail string) error {
+	return apierrors.NewConflict(t.r.api.GR(), t.name, fmt.Errorf(
+		"StorageError: invalid object, Code: 4, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: %s", t.r.prefix+t.key, detail))
 }
 
 // Update implements Resource.
@@ -184,8 +188,11 @@ func (t *target) next(createIfMissing bool, pre Preconditions,
 	change func(current Object) (runtime.Object, time.Duration, error)) (runtime.Object, []byte, time.Duration, error) {
 	var current Object
 	if t.cur == nil {
-		if !createIfMissing || pre.UID != nil {
+		switch {
+		case !createIfMissing:
 			return nil, nil, 0, t.missing()
+		case pre.UID != nil:
+			return nil, nil, 0, t.precondition(fmt.Sprintf("UID in precondition: %v, UID in object meta: ", *pre.UID))
 		}
 	} else {
 		if err := t.check(pre); err != nil {

@@ -76,7 +76,7 @@ func TestUpdateCreates(t *testing.T) {
 		t.Errorf("get: %v", err)
 	}
 	uid := types.UID("x")
-	if _, err := w.pods.Update(t.Context(), "ns", "b", true, Preconditions{UID: &uid}, made); !apierrors.IsNotFound(err) {
+	if _, err := w.pods.Update(t.Context(), "ns", "b", true, Preconditions{UID: &uid}, made); !apierrors.IsConflict(err) {
 		t.Errorf("create by an update that wants a uid: %v", err)
 	}
 }

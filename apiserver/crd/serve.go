@@ -70,6 +70,7 @@ func build(crd *apiextensionsv1.CustomResourceDefinition, caller *webhook.Caller
 			Types:    v.types(),
 			OpenAPI:  v.openAPI,
 		}
+		s.StorageVersion = stored.gvk.GroupVersion()
 		if v != stored {
 			s.ToStored = convert.converted(stored)
 		}

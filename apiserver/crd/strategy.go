@@ -116,7 +116,12 @@ func (v *version) validate(ctx context.Context, obj, old *unstructured.Unstructu
 	}
 	errs = append(errs, v.validateScale(obj, true)...)
 	errs = append(errs, objectmeta.Validate(ctx, nil, obj.Object, v.schema, false)...)
-	return append(errs, v.validateRules(ctx, c, errs, obj, before, rule)...)
+	// What is wrong with the metadata is told elsewhere, but keeps rules from being checked too.
+	wrong := errs
+	if old == nil && obj.GetName() == "" && obj.GetGenerateName() == "" {
+		wrong = append(slices.Clip(errs), field.Required(field.NewPath("metadata", "name"), ""))
+	}
+	return append(errs, v.validateRules(ctx, c, wrong, obj, before, rule)...)
 }
 
 func (v *version) validateStatus(ctx context.Context, obj, old *unstructured.Unstructured) field.ErrorList {
@@ -208,6 +213,7 @@ func scaleOf(s *apiextensionsv1.CustomResourceSubresourceScale) *api.Scale {
 		selector = fieldsOf(*s.LabelSelectorPath)
 	}
 	return &api.Scale{
+		Path: spec,
 		Get: func(obj runtime.Object) (int32, int32, string) {
 			o := obj.(*unstructured.Unstructured).Object
 			want, _, _ := unstructured.NestedInt64(o, spec...)

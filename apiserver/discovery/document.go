@@ -40,7 +40,7 @@ func priority(group string) int {
 	order := []string{"apiregistration.k8s.io", "", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io",
 		"autoscaling", "batch", "certificates.k8s.io", "networking.k8s.io", "policy", "rbac.authorization.k8s.io",
 		"storage.k8s.io", "admissionregistration.k8s.io", "apiextensions.k8s.io", "scheduling.k8s.io", "coordination.k8s.io",
-		"node.k8s.io", "discovery.k8s.io", "flowcontrol.apiserver.k8s.io", "internal.apiserver.k8s.io", "resource.k8s.io",
+		"node.k8s.io", "discovery.k8s.io", "resource.k8s.io", "flowcontrol.apiserver.k8s.io", "internal.apiserver.k8s.io",
 		"storagemigration.k8s.io"}
 	if i := slices.Index(order, group); i >= 0 {
 		return i
@@ -52,20 +52,27 @@ func build(src Source) *documents {
 	d := &documents{resources: map[schema.GroupVersion]*metav1.APIResourceList{}}
 	aggregated := map[schema.GroupVersion][]discoveryv2.APIResourceDiscovery{}
 	versions := map[string][]string{}
+	custom := map[schema.GroupVersion]bool{}
 	for _, s := range src.All() {
 		gv := schema.GroupVersion{Group: s.Group, Version: s.Version}
 		list := d.resources[gv]
 		if list == nil {
 			list = &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: gv.String()}
+			if gv.Group == "" {
+				list.APIVersion = "" // clients of old could not read it
+			}
 			d.resources[gv] = list
 			versions[s.Group] = append(versions[s.Group], s.Version)
 		}
+		custom[gv] = s.Custom()
 		rs := describe(s, src.EndpointsOf(s.GVR()))
 		list.APIResources = append(list.APIResources, rs...)
-		aggregated[gv] = append(aggregated[gv], aggregate(gv, rs))
+		aggregated[gv] = append(aggregated[gv], aggregate(s, rs))
 	}
 	for gv, list := range d.resources {
-		sort.SliceStable(list.APIResources, func(i, j int) bool { return list.APIResources[i].Name < list.APIResources[j].Name })
+		if !custom[gv] {
+			sort.SliceStable(list.APIResources, func(i, j int) bool { return list.APIResources[i].Name < list.APIResources[j].Name })
+		}
 		rs := aggregated[gv]
 		sort.SliceStable(rs, func(i, j int) bool { return rs[i].Resource < rs[j].Resource })
 	}
@@ -120,7 +127,7 @@ func describe(s *seams.Served, endpoints []*seams.Endpoint) []metav1.APIResource
 		verbs = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
 	}
 	main := metav1.APIResource{Name: s.Plural, SingularName: s.Singular, Namespaced: s.Namespaced, Kind: s.Kind,
-		Verbs: sorted(verbs), ShortNames: s.ShortNames, Categories: s.Categories}
+		Verbs: ordered(s, verbs), ShortNames: s.ShortNames, Categories: s.Categories}
 	if main.SingularName == "" {
 		main.SingularName = strings.ToLower(s.Kind)
 	}
@@ -155,11 +162,25 @@ func foreign(s *seams.Served, sub string, kind schema.GroupVersionKind, verbs []
 	return r
 }
 
+// ordered sorts the verbs of a resource, as upstream does but for custom ones.
+func ordered(s *seams.Served, verbs []string) metav1.Verbs {
+	if !s.Custom() {
+		return sorted(verbs)
+	}
+	if s.Unavailable != nil {
+		return metav1.Verbs{"delete", "deletecollection", "get", "list", "watch"}
+	}
+	return metav1.Verbs{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}
+}
+
 func sorted(v []string) metav1.Verbs { return slices.Sorted(slices.Values(v)) }
 
 // storageHash tells clients whether the stored version changed; they only compare it.
 func storageHash(s *seams.Served) string {
 	gv := s.StorageVersion
+	if !s.StoredKind.Empty() {
+		gv = s.StoredKind.GroupVersion()
+	}
 	if gv.Empty() {
 		gv = schema.GroupVersion{Group: s.Group, Version: s.Version}
 	}
@@ -168,9 +189,12 @@ func storageHash(s *seams.Served) string {
 }
 
 // aggregate folds a resource and its subresources into one entry.
-func aggregate(gv schema.GroupVersion, rs []metav1.APIResource) discoveryv2.APIResourceDiscovery {
+func aggregate(s *seams.Served, rs []metav1.APIResource) discoveryv2.APIResourceDiscovery {
 	kind := func(r metav1.APIResource) *metav1.GroupVersionKind {
-		k := metav1.GroupVersionKind{Group: gv.Group, Version: gv.Version, Kind: r.Kind}
+		k := metav1.GroupVersionKind{Kind: r.Kind} // group and version are told where they are others
+		if s.Custom() {
+			k.Group, k.Version = s.Group, s.Version
+		}
 		if r.Version != "" {
 			k.Group, k.Version = r.Group, r.Version
 		}
@@ -186,6 +210,8 @@ func aggregate(gv schema.GroupVersion, rs []metav1.APIResource) discoveryv2.APIR
 		_, sub, _ := strings.Cut(r.Name, "/")
 		out.Subresources = append(out.Subresources, discoveryv2.APISubresourceDiscovery{Subresource: sub, ResponseKind: kind(r), Verbs: r.Verbs})
 	}
-	sort.Slice(out.Subresources, func(i, j int) bool { return out.Subresources[i].Subresource < out.Subresources[j].Subresource })
+	if !s.Custom() {
+		sort.Slice(out.Subresources, func(i, j int) bool { return out.Subresources[i].Subresource < out.Subresources[j].Subresource })
+	}
 	return out
 }

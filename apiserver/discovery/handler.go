@@ -4,13 +4,13 @@ import (
 	"crypto/sha512"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/munnerz/goautoneg"
 	discoveryv2 "k8s.io/api/apidiscovery/v2"
-	discoveryv2beta1 "k8s.io/api/apidiscovery/v2beta1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -75,11 +75,12 @@ func (h *Handler) Paths() []string {
 }
 
 func (h *Handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	if req.Method != http.MethodGet && req.Method != http.MethodHead {
+	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
+	if isGroup := parts[0] == "apis" && len(parts) == 2; !isGroup && req.Method != http.MethodGet {
+		// Upstream asks for the method everywhere but at a group.
 		h.Fail(w, req, apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, "", schema.GroupResource{}, "", "405: Method Not Allowed", 0, false))
 		return
 	}
-	parts := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
 	d := h.documents()
 	switch {
 	case len(parts) == 1:
@@ -97,7 +98,6 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 // root serves /api or /apis, aggregated if the client wants that first.
 func (h *Handler) root(w http.ResponseWriter, req *http.Request, d *documents, legacy bool) {
-	w.Header().Set("Vary", "Accept")
 	if out, as, ok := aggregatedForm(req.Header.Get("Accept")); ok {
 		list := d.named
 		if legacy {
@@ -135,6 +135,10 @@ func (h *Handler) group(w http.ResponseWriter, req *http.Request, d *documents, 
 func (h *Handler) resources(w http.ResponseWriter, req *http.Request, d *documents, gv schema.GroupVersion) {
 	l := d.resources[gv]
 	if l == nil {
+		if slices.ContainsFunc(d.groups, func(g metav1.APIGroup) bool { return g.Name == gv.Group }) {
+			h.Fail(w, req, apierrors.NewGenericServerResponse(http.StatusNotFound, "", schema.GroupResource{}, "", "404: Page Not Found", 0, false))
+			return
+		}
 		http.NotFound(w, req)
 		return
 	}
@@ -189,7 +193,7 @@ func aggregatedForm(accept string) (negotiate.Output, schema.GroupVersionKind, b
 		if as.Empty() {
 			return out, as, false
 		}
-		if as.Group == aggregatedGroup && as.Kind == aggregatedKind && (as.Version == "v2" || as.Version == "v2beta1") {
+		if as.Group == aggregatedGroup && as.Kind == aggregatedKind && as.Version == "v2" {
 			return out, as, true
 		}
 	}
@@ -202,28 +206,9 @@ func (h *Handler) aggregated(w http.ResponseWriter, req *http.Request, list *dis
 		h.Fail(w, req, apierrors.NewInternalError(err))
 		return
 	}
-	w.Header().Set("Etag", fmt.Sprintf(`"%X"`, sha512.Sum512(tag)))
-	var obj runtime.Object = list
-	if as.Version == "v2beta1" {
-		obj, err = beta(list)
-		if err != nil {
-			h.Fail(w, req, apierrors.NewInternalError(err))
-			return
-		}
-	}
-	h.send(w, req, obj, out, fmt.Sprintf("%s;g=%s;v=%s;as=%s", out.Media.Type(), as.Group, as.Version, as.Kind))
-}
-
-// beta turns the document into v2beta1, which has the same fields under the same numbers.
-func beta(list *discoveryv2.APIGroupDiscoveryList) (*discoveryv2beta1.APIGroupDiscoveryList, error) {
-	b, err := list.Marshal()
-	if err != nil {
-		return nil, err
-	}
-	out := &discoveryv2beta1.APIGroupDiscoveryList{}
-	if err := out.Unmarshal(b); err != nil {
-		return nil, err
-	}
-	out.SetGroupVersionKind(discoveryv2beta1.SchemeGroupVersion.WithKind(aggregatedKind))
-	return out, nil
+	head := w.Header()
+	head.Set("Etag", fmt.Sprintf(`"%X"`, sha512.Sum512(tag)))
+	head.Set("Cache-Control", "public")
+	head.Set("Vary", "Accept")
+	h.send(w, req, list, out, fmt.Sprintf("%s;g=%s;v=%s;as=%s", out.Media.Type(), as.Group, as.Version, as.Kind))
 }

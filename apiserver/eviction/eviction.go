@@ -284,10 +284,10 @@ func (e *evictor) delete(ctx context.Context, store seams.Store, r *seams.Create
 			pod := obj.(*corev1.Pod)
 			if p := o.Preconditions; p != nil {
 				if p.UID != nil && *p.UID != "" && *p.UID != pod.UID {
-					return nil, apierrors.NewConflict(pods, pod.Name, fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, pod.UID))
+					return nil, apierrors.NewConflict(schema.GroupResource{Resource: "Pod"}, pod.Name, fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, pod.UID))
 				}
 				if p.ResourceVersion != nil && *p.ResourceVersion != "" && *p.ResourceVersion != pod.ResourceVersion {
-					return nil, apierrors.NewConflict(pods, pod.Name, fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, pod.ResourceVersion))
+					return nil, apierrors.NewConflict(schema.GroupResource{Resource: "Pod"}, pod.Name, fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, pod.ResourceVersion))
 				}
 			}
 			setDisruption(pod, e.clock.Now())

@@ -121,7 +121,7 @@ func (h *Handler) refresh() error {
 
 // form is raised when documents change although neither resources nor schemas do:
 // clients keep documents for ever under their hash.
-const form = 3
+const form = 4
 
 // fingerprint changes whenever the document does, without building it: built-in
 // schemas change with the version only.
@@ -174,7 +174,7 @@ func (h *Handler) serveIndex(w http.ResponseWriter, _ *http.Request) {
 		h.broken(w, err)
 		return
 	}
-	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8") // so upstream's says
 	if _, err := w.Write(index); err != nil {
 		h.Logger.Debug("client went away", "err", err)
 	}
@@ -196,7 +196,7 @@ func (h *Handler) serveGroup(w http.ResponseWriter, req *http.Request, path stri
 		h.broken(w, err)
 		return
 	case g == nil:
-		http.NotFound(w, req)
+		w.WriteHeader(http.StatusNotFound)
 		return
 	}
 	if accept := req.Header.Get("Accept"); accept != "" && !acceptsJSON(accept) {
@@ -234,6 +234,14 @@ func acceptsJSON(accept string) bool {
 	return strings.Contains(accept, "application/json") || strings.Contains(accept, "*/*") || strings.Contains(accept, "application/*")
 }
 
+// info is the head of a document; upstream makes those of custom resources elsewhere.
+func (h *Handler) info(g *group) map[string]any {
+	if g.served[0].Custom() {
+		return map[string]any{"title": "Kubernetes CRD Swagger", "version": "v0.1.0"}
+	}
+	return map[string]any{"title": "Kubernetes", "version": h.Version}
+}
+
 // document builds the OpenAPI v3 document of one group version.
 func (h *Handler) document(g *group) ([]byte, error) {
 	s, err := h.schemas(g.served)
@@ -242,7 +250,7 @@ func (h *Handler) document(g *group) ([]byte, error) {
 	}
 	return json.Marshal(map[string]any{
 		"openapi": "3.0.0",
-		"info":    map[string]any{"title": "Kubernetes", "version": h.Version},
+		"info":    h.info(g),
 		"paths":   paths(g.served, h.Source, s, v3{}),
 		"components": map[string]any{
 			"schemas": s.used,

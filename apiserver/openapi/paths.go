@@ -21,6 +21,14 @@ type dialect interface {
 
 var medias = []string{"application/json", "application/yaml", "application/vnd.kubernetes.protobuf"}
 
+// produced are the types of an action's answers; a list can become a watch.
+func produced(action string) []string {
+	if action == "list" {
+		return append(slices.Clip(medias), "application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch")
+	}
+	return medias
+}
+
 // builder writes the paths of some resources.
 type builder struct {
 	s   *schemas
@@ -114,7 +122,7 @@ func (b *builder) op(r *seams.Served, path, method, action, suffix, sub string, 
 		"x-kubernetes-action":             action,
 		"x-kubernetes-group-version-kind": kindMap(kind),
 	}
-	b.d.produces(op, medias)
+	b.d.produces(op, produced(action))
 	op["parameters"] = b.query(action)
 	switch method {
 	case "post", "put":
@@ -143,7 +151,7 @@ func (b *builder) responses(returns schema.GroupVersionKind, action string) map[
 	case returns.Empty():
 		ok = b.d.response(map[string]any{"type": "string"}, []string{"*/*"})
 	default:
-		ok = b.d.response(b.s.refKind(prefix, returns), medias)
+		ok = b.d.response(b.s.refKind(prefix, returns), produced(action))
 	}
 	out := map[string]any{"200": ok, "401": unauthorized}
 	switch action {

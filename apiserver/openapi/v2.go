@@ -41,7 +41,8 @@ func (h *Handler) serveV2(w http.ResponseWriter, req *http.Request) {
 	}
 	head := w.Header()
 	head.Set("Etag", h.v2.etag)
-	head.Set("Vary", "Accept")
+	head.Set("Vary", "Accept-Encoding")
+	head.Add("Vary", "Accept")
 	if req.Header.Get("If-None-Match") == h.v2.etag {
 		w.WriteHeader(http.StatusNotModified)
 		return
@@ -136,11 +137,8 @@ func down(t map[string]any) map[string]any {
 			return out
 		}
 	}
-	for _, k := range []string{"allOf", "oneOf", "anyOf", "not", "deprecated", "writeOnly"} {
+	for _, k := range []string{"allOf", "oneOf", "anyOf", "not", "deprecated", "writeOnly", "default"} {
 		delete(t, k)
-	}
-	if t["default"] != nil && t["type"] == nil {
-		delete(t, "default")
 	}
 	loosen(t)
 	for _, k := range []string{"items", "additionalProperties"} {

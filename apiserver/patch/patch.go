@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -49,7 +50,9 @@ func JSON(t types.PatchType, original, body []byte, strict bool) (patched []byte
 	if strict {
 		var ops []operation
 		if problems, err = sjson.UnmarshalStrict(body, &ops); err != nil {
-			return nil, nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding patch: %v", err))
+			// Upstream's name of the type is in its message.
+			text := strings.ReplaceAll(err.Error(), "[]patch.operation", "[]handlers.jsonPatchOp")
+			return nil, nil, apierrors.NewBadRequest("error decoding patch: " + text)
 		}
 		for i, p := range problems {
 			problems[i] = fmt.Errorf("json patch %v", p)

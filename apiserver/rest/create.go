@@ -2,7 +2,9 @@ package rest
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -78,6 +80,9 @@ func wipeSystemFields(m metav1.Object) {
 	m.SetSelfLink("")
 }
 
+// errRevisionOnCreate is answered as 500, as upstream does.
+var errRevisionOnCreate = errors.New("resourceVersion should not be set on objects to be created")
+
 // nameAttempts is how often a generated name is drawn again when it is taken (KEP-4420).
 const nameAttempts = 8
 
@@ -141,6 +146,9 @@ func (w *write) storePrepared(ctx context.Context, obj runtime.Object) (result, 
 	}
 	m := accessor(obj)
 	name := m.GetName()
+	if rv, err := strconv.ParseUint(m.GetResourceVersion(), 10, 64); err == nil && rv != 0 {
+		return result{}, errRevisionOnCreate
+	}
 	cache, err := w.cache()
 	if err != nil {
 		return result{}, err
@@ -197,7 +205,6 @@ func (w *write) prepareCreate(ctx context.Context, obj runtime.Object) error {
 	if err := ensureNamespace(w.namespace, m); err != nil {
 		return err
 	}
-	m.SetResourceVersion("")
 	s := w.strategy
 	if s.HasGeneration {
 		m.SetGeneration(1)
@@ -210,7 +217,7 @@ func (w *write) prepareCreate(ctx context.Context, obj runtime.Object) error {
 		errs = append(errs, s.Validate(ctx, obj)...)
 	}
 	if len(errs) > 0 {
-		return apierrors.NewInvalid(w.gvk.GroupKind(), m.GetName(), errs)
+		return invalid(w.gvk.GroupKind(), m.GetName(), errs)
 	}
 	if s.Warnings != nil {
 		for _, text := range s.Warnings(ctx, obj, nil) {

@@ -4,14 +4,19 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/warning"
 	"sigs.k8s.io/yaml"
 
@@ -55,15 +60,29 @@ func (r *resource) decode(ctx context.Context, media negotiate.Media, data []byt
 
 // expect refuses objects of another kind.
 func (r *resource) expect(gvk schema.GroupVersionKind) error {
+	if gvk.Kind != r.Kind {
+		return inconvertible(gvk, r.gvk)
+	}
 	if gvk.GroupVersion() != r.gvk.GroupVersion() {
 		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%s)",
 			gvk.GroupVersion(), r.gvk.GroupVersion()))
 	}
-	if gvk.Kind != r.Kind {
-		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: converting (%s.%s) to (%s.%s): unknown conversion",
-			gvk.Kind, gvk.Version, r.Kind, gvk.Version, gvk.Kind, r.Version, r.Kind))
-	}
 	return nil
+}
+
+// inconvertible is the error for an object of a kind that is not the one wanted.
+func inconvertible(gvk, want schema.GroupVersionKind) error {
+	return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: converting (%s.%s) to (%s): unknown conversion",
+		gvk.Kind, gvk.Version, want.Kind, gvk.Version, gvk.Kind, internalName(want.Group, want.Kind)))
+}
+
+// internalName is what upstream calls its unversioned type of a kind: messages show it.
+func internalName(group, kind string) string {
+	if group == "" {
+		return "core." + kind
+	}
+	first, _, _ := strings.Cut(group, ".")
+	return first + "." + kind
 }
 
 func (r *resource) decodeCustom(ctx context.Context, media negotiate.Media, data []byte, directive string) (runtime.Object, error) {
@@ -76,8 +95,18 @@ func (r *resource) decodeCustom(ctx context.Context, media negotiate.Media, data
 		}
 		problems = s.Errors()
 	}
+	if gvk.GroupVersion() == r.gvk.GroupVersion() && gvk.Kind != r.Kind { // found by validation
+		return nil, apierrors.NewInvalid(gvk.GroupKind(), u.GetName(), field.ErrorList{
+			field.Invalid(field.NewPath("kind"), gvk.Kind, "must be "+r.Kind)})
+	}
 	if err := r.expect(*gvk); err != nil {
+		if directive != metav1.FieldValidationIgnore && gvk.Group == r.Group {
+			warnStrict(ctx, unknownVersion(u)) // no schema knows its fields
+		}
 		return nil, err
+	}
+	if err := checkMeta(u); err != nil {
+		return nil, decodeError(err, gvk, r.Kind, data)
 	}
 	problems = append(problems, r.prune(u)...)
 	if len(problems) > 0 && strict(directive) {
@@ -88,6 +117,30 @@ func (r *resource) decodeCustom(ctx context.Context, media negotiate.Media, data
 	}
 	r.fill(u)
 	return u, nil
+}
+
+// unknownVersion are the fields of an object in a version that is not served.
+func unknownVersion(u *unstructured.Unstructured) []error {
+	var out []error
+	for _, k := range slices.Sorted(maps.Keys(u.Object)) {
+		if k != "apiVersion" && k != "kind" && k != "metadata" {
+			out = append(out, fmt.Errorf("unknown field %q", k))
+		}
+	}
+	return out
+}
+
+// checkMeta says whether a custom object's metadata have the types they must have.
+func checkMeta(u *unstructured.Unstructured) error {
+	m, ok := u.Object["metadata"]
+	if !ok {
+		return nil
+	}
+	b, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, &metav1.ObjectMeta{})
 }
 
 // prune drops what the schema does not know.
@@ -161,11 +214,23 @@ func decodeDelete(media negotiate.Media, data []byte, into *metav1.DeleteOptions
 			return apierrors.NewBadRequest(err.Error())
 		}
 		into.Kind, into.APIVersion = u.Kind, u.APIVersion
+	} else if err := wellFormed(media, data); err != nil {
+		return err
 	} else if err := yaml.Unmarshal(data, into); err != nil {
 		return apierrors.NewBadRequest(err.Error())
 	}
 	if into.Kind != "" && into.Kind != "DeleteOptions" {
-		return apierrors.NewBadRequest("decoded object cannot be converted to DeleteOptions")
+		return apierrors.NewBadRequest(runtime.NewNotRegisteredErrForKind("pkg/runtime/scheme.go:111", into.GroupVersionKind()).Error())
+	}
+	return nil
+}
+
+func wellFormed(media negotiate.Media, data []byte) error {
+	if media != negotiate.JSON {
+		return nil
+	}
+	if err := json.Unmarshal(data, &struct{}{}); err != nil {
+		return apierrors.NewBadRequest(fmt.Sprintf("couldn't get version/kind; json parse error: %v", err))
 	}
 	return nil
 }

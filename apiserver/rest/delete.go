@@ -9,12 +9,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metainternal "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/skiff-k8s/skiff/apiserver/audit"
 	"github.com/skiff-k8s/skiff/apiserver/cacher"
@@ -34,6 +36,9 @@ func (c *call) delete(v *view) error {
 	res, err := w.delete(c.ctx, opts)
 	if err != nil {
 		return err
+	}
+	if text := c.r.Strategy.DeleteWarning; text != "" && opts.PropagationPolicy == nil && opts.OrphanDependents == nil { //nolint:staticcheck // old clients
+		warning.AddWarning(c.ctx, "", text)
 	}
 	code := http.StatusOK
 	if !res.gone && opts.OrphanDependents != nil && !*opts.OrphanDependents { //nolint:staticcheck // old clients
@@ -113,6 +118,9 @@ func (w *write) delete(ctx context.Context, opts *metav1.DeleteOptions) (result,
 	}
 	var pre cacher.Preconditions
 	if p := opts.Preconditions; p != nil {
+		if err := w.checkPreconditions(ctx, cache, p); err != nil {
+			return result{}, err
+		}
 		pre = cacher.Preconditions{UID: p.UID, ResourceVersion: p.ResourceVersion}
 	}
 	for {
@@ -148,6 +156,23 @@ func (w *write) delete(ctx context.Context, opts *metav1.DeleteOptions) (result,
 		accessor(d.obj).SetResourceVersion(accessor(last).GetResourceVersion())
 		return result{obj: d.obj, gone: true}, nil
 	}
+}
+
+// checkPreconditions says early, in words of its own, what cannot be deleted; the store
+// decides again.
+func (w *write) checkPreconditions(ctx context.Context, cache cacher.Resource, p *metav1.Preconditions) error {
+	o, err := cache.Get(ctx, w.namespace, w.name, "")
+	if err != nil {
+		return err
+	}
+	kind := schema.GroupResource{Group: w.gvk.Group, Resource: w.gvk.Kind}
+	if have := o.Meta().GetUID(); p.UID != nil && *p.UID != have {
+		return apierrors.NewConflict(kind, w.name, fmt.Errorf("the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, have))
+	}
+	if have := o.Meta().GetResourceVersion(); p.ResourceVersion != nil && *p.ResourceVersion != have {
+		return apierrors.NewConflict(kind, w.name, fmt.Errorf("the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, have))
+	}
+	return nil
 }
 
 // deleted runs what follows a delete.
@@ -232,6 +257,13 @@ func (d *deletion) decide(obj runtime.Object) error {
 			ns.Status.Phase = corev1.NamespaceTerminating
 			return nil
 		}
+	}
+	if _, ok := obj.(*apiextensionsv1.CustomResourceDefinition); ok && held {
+		// It only begins to end; neither grace nor a new generation is told.
+		if first {
+			m.SetDeletionTimestamp(&now)
+		}
+		return nil
 	}
 	if graceful && (held || *d.opts.GracePeriodSeconds > 0) {
 		return nil

@@ -61,6 +61,15 @@ func (c *call) post(e *seams.Endpoint) error {
 			}
 		}
 	}
+	if e.Owned {
+		fm, err := c.g.fieldsOf(e.Kind, c.info.Subresource, e.New)
+		if err != nil {
+			return err
+		}
+		empty := e.New()
+		empty.GetObjectKind().SetGroupVersionKind(e.Kind)
+		obj = fm.UpdateNoErrors(empty, obj, manager(opts.FieldManager, c.req.UserAgent()))
+	}
 	if a := c.g.Admission; a != nil {
 		at := &seams.Attributes{Operation: seams.Create, Resource: c.r.gvr, Subresource: c.info.Subresource, Kind: e.Kind,
 			Namespace: c.info.Namespace, Name: c.name, Object: obj, Options: opts, User: c.user, DryRun: len(opts.DryRun) > 0}

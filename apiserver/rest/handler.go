@@ -42,7 +42,7 @@ func (g *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	t := g.table.Load()
 	r := t.resources[schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}]
 	if r == nil {
-		if t.versions[schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}] {
+		if t.versions[schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}] && !t.custom(info.APIGroup) {
 			g.WriteError(w, req, noSuchPath())
 			return
 		}
@@ -62,6 +62,16 @@ func (g *Registry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 }
 
+// custom tells whether a group is made of custom resources.
+func (t *routes) custom(group string) bool {
+	for gr, rs := range t.groups {
+		if gr.Group == group {
+			return rs[0].custom
+		}
+	}
+	return false
+}
+
 // serve routes by subresource, verb and shape of the path.
 func (c *call) serve() error {
 	info := c.info
@@ -77,6 +87,9 @@ func (c *call) serve() error {
 	v := c.r.views[info.Subresource]
 	if v == nil {
 		return noSuchPath()
+	}
+	if c.req.Method == http.MethodHead && !c.r.custom {
+		return methodNotAllowed()
 	}
 	if len(info.Parts) > 3 || (info.Subresource == "" && len(info.Parts) > 2) {
 		return noSuchPath()
@@ -118,7 +131,7 @@ func (c *call) checkPath() error {
 	onItem := len(info.Parts) > 1
 	if c.r.Namespaced && info.Namespace == "" {
 		switch {
-		case onItem:
+		case onItem, c.r.StoragePath == "":
 			return noSuchPath()
 		case info.Verb == "create" || info.Verb == "deletecollection":
 			return methodNotAllowed()
@@ -147,6 +160,9 @@ func methodNotAllowed() error {
 
 // negotiate sets the form of the answer.
 func (c *call) negotiate() (err error) {
+	if err := c.produces(); err != nil {
+		return err
+	}
 	c.out, err = negotiate.Accept(c.req, negotiate.Allow{NoProtobuf: c.r.custom, Transforms: true})
 	return err
 }

@@ -95,6 +95,9 @@ func (c *call) patchType() (types.PatchType, error) {
 			}
 		}
 	}
+	if !c.r.custom {
+		return "", routeError(http.StatusUnsupportedMediaType, "415: Unsupported Media Type")
+	}
 	return "", negotiate.UnsupportedMediaType(allowed)
 }
 

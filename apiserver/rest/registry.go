@@ -51,6 +51,8 @@ type Registry struct {
 	Config
 	codecs *negotiate.Codecs
 	types  func() (managedfields.TypeConverter, error)
+	// virtual are the field managers of kinds that are not stored.
+	virtual sync.Map // of virtualKind to func() (*managedfields.FieldManager, error)
 
 	mu    sync.Mutex // held by writers of table
 	table atomic.Pointer[routes]

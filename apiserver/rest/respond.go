@@ -117,9 +117,17 @@ func (c *call) transform(objs []runtime.Object, list *cacher.List, lm metav1.Lis
 		return table.MetadataList(objs, lm, as.Version)
 	}
 	if list != nil {
-		return nil, negotiate.NotAcceptableText("you requested PartialObjectMetadata, but the requested object is a list (" + c.r.listKind() + ")")
+		return nil, negotiate.NotAcceptableText("you requested PartialObjectMetadata, but the requested object is a list (" + c.internalList() + ")")
 	}
 	return table.Metadata(objs[0], as.Version)
+}
+
+// internalList is upstream's name of the type that a list is while it is served.
+func (c *call) internalList() string {
+	if c.r.custom {
+		return "*unstructured.UnstructuredList"
+	}
+	return "*" + internalName(c.r.Group, c.r.listKind())
 }
 
 func tableOptions(req *http.Request) (table.Options, error) {

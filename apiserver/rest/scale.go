@@ -10,10 +10,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metainternal "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/skiff-k8s/skiff/apiserver/audit"
 	"github.com/skiff-k8s/skiff/apiserver/cacher"
@@ -79,11 +81,17 @@ func (c *call) rescale() error {
 		return err
 	}
 	w := c.newWrite(c.r.views[""], opts, opts.DryRun)
-	w.manager = manager(opts.FieldManager, c.req.UserAgent())
 	w.admission = nil // admission sees the Scale, below
 	res, err := w.update(c.ctx, false, cacher.Preconditions{}, func(ctx context.Context, live runtime.Object) (runtime.Object, error) {
+		owners, err := c.r.replicaFields(accessor(live).GetManagedFields())
+		if err != nil {
+			return nil, err
+		}
 		old := c.r.scaleOf(live)
-		s, err := change(old.DeepCopy())
+		if old.ManagedFields, err = owners.ToSubresource(); err != nil {
+			return nil, apierrors.NewInternalError(err)
+		}
+		s, err := change(old)
 		if err != nil {
 			return nil, err
 		}
@@ -102,8 +110,16 @@ func (c *call) rescale() error {
 		}
 		next := live.DeepCopyObject()
 		c.r.Scale.Set(next, s.Spec.Replicas)
-		accessor(next).SetResourceVersion(s.ResourceVersion)
-		return w.own(live, next)
+		m := accessor(next)
+		if s.ResourceVersion != "" {
+			m.SetResourceVersion(s.ResourceVersion)
+		}
+		fields, err := owners.ToParent(s.ManagedFields)
+		if err != nil {
+			return nil, apierrors.NewInternalError(err)
+		}
+		m.SetManagedFields(fields)
+		return next, nil
 	})
 	if err != nil {
 		return err
@@ -127,34 +143,41 @@ func (c *call) checkScale(s, old *autoscalingv1.Scale) error {
 	if s.UID != "" && s.UID != old.UID {
 		return apierrors.NewConflict(c.r.gr, c.name, fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", s.UID, old.UID))
 	}
-	if s.Spec.Replicas < 0 {
+	if s.Spec.Replicas < 0 && !c.r.custom { // that of custom resources has rules of its own
 		return apierrors.NewInvalid(schema.GroupKind{Group: ScaleKind.Group, Kind: "Scale"}, s.Name, field.ErrorList{
 			field.Invalid(field.NewPath("spec", "replicas"), s.Spec.Replicas, "must be greater than or equal to 0").WithOrigin("minimum")})
 	}
 	return nil
 }
 
-// scaleChange reads the body as a function from the current Scale to the wanted one.
+// scaleChange reads the body as a function from the current Scale, which it does not
+// change, to the wanted one with its managed fields.
 func (c *call) scaleChange(opts *metav1.UpdateOptions) (func(*autoscalingv1.Scale) (*autoscalingv1.Scale, error), error) {
-	kind := ScaleKind
+	fm, err := c.g.fieldsOf(ScaleKind, "scale", func() runtime.Object { return &autoscalingv1.Scale{} })
+	if err != nil {
+		return nil, err
+	}
+	who := manager(opts.FieldManager, c.req.UserAgent())
+	owned := func(old, s *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
+		return asScale(fm.UpdateNoErrors(old, s, who))
+	}
 	if c.info.Verb == "update" {
 		data, media, err := c.input(false)
 		if err != nil {
 			return nil, err
 		}
-		obj, gvk, err := c.g.codecs.Decode(media, false, data, &kind, &autoscalingv1.Scale{})
+		s, err := c.decodeScale(media, data)
 		if err != nil {
-			return nil, decodeError(err, gvk, kind.Kind, data)
+			return nil, err
 		}
-		s, ok := obj.(*autoscalingv1.Scale)
-		if !ok {
-			return nil, apierrors.NewBadRequest(fmt.Sprintf("wrong object passed to Scale update: %v", gvk))
-		}
-		s.SetGroupVersionKind(kind)
 		audit.RequestObject(c.ctx, s)
-		return func(*autoscalingv1.Scale) (*autoscalingv1.Scale, error) { return s.DeepCopy(), nil }, nil
+		return func(old *autoscalingv1.Scale) (*autoscalingv1.Scale, error) { return owned(old, s.DeepCopy()) }, nil
 	}
 	t, err := c.patchType()
+	if err != nil {
+		return nil, err
+	}
+	patchOpts, err := c.patchOptions(t)
 	if err != nil {
 		return nil, err
 	}
@@ -166,37 +189,62 @@ func (c *call) scaleChange(opts *metav1.UpdateOptions) (func(*autoscalingv1.Scal
 		return nil, err
 	}
 	return func(old *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
-		if t == types.StrategicMergePatchType {
-			next := &autoscalingv1.Scale{}
-			_, _, err := patch.Strategic(old, next, body, false)
-			return next, err
-		}
-		if t == types.ApplyYAMLPatchType { // a Scale has no lists: applying is merging
-			var err error
-			if body, err = yamlToJSON(body); err != nil {
-				return nil, apierrors.NewBadRequest(err.Error())
+		switch t {
+		case types.ApplyYAMLPatchType:
+			conf := &unstructured.Unstructured{Object: map[string]any{}}
+			if err := yaml.Unmarshal(body, &conf.Object); err != nil {
+				return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding patch: %v", err))
 			}
+			s, err := fm.Apply(old, conf, patchOpts.FieldManager, patchOpts.Force != nil && *patchOpts.Force)
+			if err != nil {
+				return nil, err
+			}
+			if s == nil { // nothing changes
+				return old.DeepCopy(), nil
+			}
+			return asScale(s)
+		case types.StrategicMergePatchType:
+			next := &autoscalingv1.Scale{}
+			if _, _, err := patch.Strategic(old, next, body, false); err != nil {
+				return nil, err
+			}
+			return owned(old, next)
 		}
 		before, err := marshal(old)
 		if err != nil {
 			return nil, err
 		}
-		mt := t
-		if t == types.ApplyYAMLPatchType {
-			mt = types.MergePatchType
-		}
-		after, _, err := patch.JSON(mt, before, body, false)
+		after, _, err := patch.JSON(t, before, body, false)
 		if err != nil {
 			return nil, err
 		}
-		obj, gvk, err := c.g.codecs.Decode(negotiate.JSON, false, after, &kind, &autoscalingv1.Scale{})
+		s, err := c.decodeScale(negotiate.JSON, after)
 		if err != nil {
-			return nil, decodeError(err, gvk, kind.Kind, after)
+			return nil, err
 		}
-		s, ok := obj.(*autoscalingv1.Scale)
-		if !ok {
-			return nil, apierrors.NewBadRequest(fmt.Sprintf("wrong object passed to Scale update: %v", gvk))
-		}
-		return s, nil
+		return owned(old, s)
 	}, nil
+}
+
+// asScale is what a field manager returns.
+func asScale(obj runtime.Object) (*autoscalingv1.Scale, error) {
+	s, ok := obj.(*autoscalingv1.Scale)
+	if !ok {
+		return nil, apierrors.NewInternalError(fmt.Errorf("managed fields of a Scale: got %T", obj))
+	}
+	return s, nil
+}
+
+func (c *call) decodeScale(media negotiate.Media, data []byte) (*autoscalingv1.Scale, error) {
+	kind := ScaleKind
+	obj, gvk, err := c.g.codecs.Decode(media, false, data, &kind, &autoscalingv1.Scale{})
+	if err != nil {
+		return nil, decodeError(err, gvk, kind.Kind, data)
+	}
+	s, ok := obj.(*autoscalingv1.Scale)
+	if !ok {
+		return nil, inconvertible(*gvk, ScaleKind)
+	}
+	s.SetGroupVersionKind(ScaleKind)
+	return s, nil
 }

@@ -309,7 +309,7 @@ func (w *write) prepareUpdate(ctx context.Context, obj, live runtime.Object) err
 		errs = append(errs, s.ValidateUpdate(ctx, obj, live)...)
 	}
 	if len(errs) > 0 {
-		return apierrors.NewInvalid(w.gvk.GroupKind(), m.GetName(), errs)
+		return invalid(w.gvk.GroupKind(), m.GetName(), errs)
 	}
 	if s.Warnings != nil {
 		for _, text := range s.Warnings(ctx, obj, live) {

@@ -62,6 +62,9 @@ func (c *call) watch(opts *internalversion.ListOptions) error {
 		defer w.Stop()
 		s.events = w.Events()
 	}
+	if asked := c.req.URL.Query().Get("sendInitialEvents"); asked != "" && opts.AllowWatchBookmarks && *opts.SendInitialEvents {
+		c.w.Header().Set("Vary", "Accept-Encoding")
+	}
 	framing := watch.Framing(watch.JSON{})
 	if c.out.Media == negotiate.Protobuf {
 		framing = watch.Protobuf{}

@@ -2,10 +2,8 @@ package reviews
 
 import (
 	"context"
-	"errors"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -38,7 +36,9 @@ func (r *reviewer) token(ctx context.Context, req *seams.CreateRequest) (runtime
 	resp, ok, err := r.Tokens.AuthenticateToken(ctx, review.Spec.Token)
 	review.Status = authenticationv1.TokenReviewStatus{Authenticated: ok}
 	if err != nil {
-		review.Status.Error = err.Error()
+		// Upstream has two authenticators of ServiceAccount tokens; the one for those of old
+		// knows nothing of this one.
+		review.Status.Error = "[invalid bearer token, " + err.Error() + "]"
 	} else if !ok {
 		review.Status.Error = "invalid bearer token"
 	}
@@ -50,7 +50,8 @@ func (r *reviewer) token(ctx context.Context, req *seams.CreateRequest) (runtime
 		resp.Audiences = audiences.Intersect(r.Audiences)
 	}
 	if len(audiences) > 0 && len(audiences.Intersect(resp.Audiences)) == 0 {
-		return nil, apierrors.NewInternalError(errors.New("error validating audiences"))
+		review.Status = authenticationv1.TokenReviewStatus{Error: "invalid bearer token"}
+		return review, nil
 	}
 	review.Status.User = userInfo(resp.User)
 	review.Status.Audiences = resp.Audiences

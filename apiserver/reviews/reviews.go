@@ -55,12 +55,14 @@ func Endpoints(c Config) ([]seams.Endpoint, error) {
 		return seams.Endpoint{
 			Resource: schema.GroupResource{Group: authenticationv1.GroupName, Resource: resource},
 			Kind:     authenticationv1.SchemeGroupVersion.WithKind(kind),
+			Owned:    true,
 		}
 	}
 	authzV1 := func(resource, kind string) seams.Endpoint {
 		return seams.Endpoint{
 			Resource: schema.GroupResource{Group: authorizationv1.GroupName, Resource: resource},
 			Kind:     authorizationv1.SchemeGroupVersion.WithKind(kind),
+			Owned:    true,
 		}
 	}
 	e := authnV1("tokenreviews", "TokenReview")
@@ -68,6 +70,7 @@ func Endpoints(c Config) ([]seams.Endpoint, error) {
 	all := []seams.Endpoint{e}
 
 	e = authnV1("selfsubjectreviews", "SelfSubjectReview")
+	e.Owned = false // the answer is an object of its own
 	e.New, e.Create = func() runtime.Object { return &authenticationv1.SelfSubjectReview{} }, r.self
 	all = append(all, e)
 
@@ -91,6 +94,7 @@ func Endpoints(c Config) ([]seams.Endpoint, error) {
 		all = append(all, seams.Endpoint{
 			Resource: accounts, Subresource: "token",
 			Kind:    authenticationv1.SchemeGroupVersion.WithKind("TokenRequest"),
+			Owned:   true,
 			New:     func() runtime.Object { return &authenticationv1.TokenRequest{} },
 			Default: api.Defaults(authentication.DefaultTokenRequest),
 			Create:  r.requestToken,
@@ -114,7 +118,14 @@ func validated(all []seams.Endpoint) []seams.Endpoint {
 		create := e.Create
 		e.Create = func(ctx context.Context, req *seams.CreateRequest) (runtime.Object, error) {
 			if errs := r.Validate(ctx, req.Object); len(errs) > 0 {
-				return nil, apierrors.NewInvalid(e.Kind.GroupKind(), "", errs)
+				if e.Kind.Kind == "TokenReview" {
+					return nil, apierrors.NewBadRequest(errs[0].Detail)
+				}
+				for _, e := range errs {
+					e.BadValue = api.Internal(e.BadValue)
+				}
+				// Upstream asks the object for its kind, which it has lost by then.
+				return nil, apierrors.NewInvalid(schema.GroupKind{Group: e.Kind.Group}, "", errs)
 			}
 			return create(ctx, req)
 		}

@@ -27,6 +27,8 @@ type Endpoint struct {
 	Kind schema.GroupVersionKind
 	// New returns an empty object to decode into.
 	New func() runtime.Object
+	// Owned: the object gets managed fields, for the answer.
+	Owned bool
 	// Default may be nil.
 	Default func(obj runtime.Object)
 	// Create handles POST: the generic code has decoded, defaulted and admitted the

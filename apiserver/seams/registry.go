@@ -20,6 +20,10 @@ type Served struct {
 	// never change their argument. nil: the cached kind is this kind.
 	FromStored, ToStored func(obj runtime.Object) (runtime.Object, error)
 
+	// StoredKind is the kind that is stored where that is another resource's; discovery tells by it
+	// when the stored form changes.
+	StoredKind schema.GroupVersionKind
+
 	// Prune drops fields the schema does not know from a decoded custom object, in
 	// place, and returns their paths ("spec.foo", "spec.list[0].bar") for fieldValidation. nil: nothing.
 	Prune func(obj runtime.Object) (unknown []string)
@@ -33,6 +37,9 @@ type Served struct {
 	// refuses with 405) and returns the error to answer.
 	Unavailable func() error
 }
+
+// Custom tells whether the resource is defined by users.
+func (s *Served) Custom() bool { return s.OpenAPI != nil }
 
 // Registry adds and removes resources at run time: routing, discovery and OpenAPI
 // follow at once. Safe for concurrent use.

@@ -5,6 +5,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"net/http"
 	"net/netip"
 	"testing"
 	"time"
@@ -19,6 +20,8 @@ import (
 
 	"github.com/skiff-k8s/skiff/apiserver"
 	"github.com/skiff-k8s/skiff/apiserver/admission"
+	"github.com/skiff-k8s/skiff/apiserver/admission/match"
+	"github.com/skiff-k8s/skiff/apiserver/aggregator"
 	"github.com/skiff-k8s/skiff/apiserver/allocate"
 	"github.com/skiff-k8s/skiff/apiserver/authn"
 	"github.com/skiff-k8s/skiff/apiserver/authz"
@@ -28,6 +31,7 @@ import (
 	"github.com/skiff-k8s/skiff/apiserver/eviction"
 	"github.com/skiff-k8s/skiff/apiserver/reviews"
 	"github.com/skiff-k8s/skiff/apiserver/seams"
+	"github.com/skiff-k8s/skiff/apiserver/webhook"
 )
 
 // AdminToken is the bearer token of a user in system:masters on a Full server, UserToken
@@ -74,19 +78,33 @@ func Full(t testing.TB, change ...func(*apiserver.Config)) *Server {
 		ServiceCIDRs:     []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
 		AdvertiseAddress: netip.MustParseAddr("192.0.2.1"), Port: 6443})
 	must(err)
-	plugins, err := admission.New(admission.Config{Caches: b.caches, Authorizer: rights, Extra: []seams.Admission{rights.Escalation()}})
+	var s *Server
+	caller := webhook.New(b.caches)
+	plugins, err := admission.New(admission.Config{
+		Caches: b.caches, Authorizer: rights, Scheme: b.scheme, Caller: caller,
+		Catalog:           func() match.Catalog { return s.Registry() },
+		StorageProtection: true,
+		Extra:             []seams.Admission{rights.Escalation()},
+	})
 	must(err)
 	endpoints, err := reviews.Endpoints(reviews.Config{Tokens: users, Audiences: users.Audiences(), Authorizer: rights, Rules: rights, Issuer: issuer, Caches: b.caches})
 	must(err)
 	endpoints = append(endpoints, binding.Endpoints(b.caches, clock.RealClock{})...)
 	endpoints = append(endpoints, eviction.Endpoint(b.caches, clock.RealClock{}))
-	s := b.serve(t, append([]func(*apiserver.Config){func(c *apiserver.Config) {
+	discovery, err := issuer.Discovery("192.0.2.1:6443", "")
+	must(err)
+	others, err := aggregator.New(aggregator.Config{Caches: b.caches})
+	must(err)
+	s = b.serve(t, append([]func(*apiserver.Config){func(c *apiserver.Config) {
 		c.Authenticator, c.Authorizer, c.Admission, c.Endpoints = users, rights, plugins, endpoints
+		c.Paths = map[string]http.Handler{authn.OpenIDConfigPath: discovery, authn.JWKSPath: discovery}
+		c.Aggregate, c.ServerAddress = others.Wrap, "192.0.2.1:6443"
+		c.Checks = []apiserver.Check{{Name: "rbac", Run: rights.WaitReady}}
 		c.Hooks = []seams.Hooks{allocator.Hooks(), crd.Hooks(clock.RealClock{})}
 	}}, change...)...)
-	definitions, err := crd.New(crd.Config{Caches: b.caches, Registry: s.Registry()})
+	definitions, err := crd.New(crd.Config{Caches: b.caches, Registry: s.Registry(), Caller: caller})
 	must(err)
-	run(t, rights, allocator, definitions)
+	run(t, rights, allocator, definitions, others)
 	run(t, objects)
 	k, err := kubernetes.NewForConfig(s.Admin())
 	must(err)

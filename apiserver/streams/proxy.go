@@ -100,6 +100,9 @@ func (s *Streams) serviceURL(ctx context.Context, r *seams.ConnectRequest) (*url
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid service request %q", r.Name))
 	}
 	svc, err := get[*corev1.Service](ctx, r, r.Resource.GroupResource(), r.Namespace, name)
+	if apierrors.IsNotFound(err) { // nobody serves it
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", r.Name))
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/skiff-k8s/skiff/apiserver/lookup"
@@ -24,6 +25,9 @@ var (
 // cluster IP: the API server's machine need not run a service proxy.
 func Resolve(ctx context.Context, caches lookup.Caches, namespace, name string, port int32) (string, error) {
 	svc, err := lookup.CachedOrFresh[*corev1.Service](ctx, caches, services, namespace, name)
+	if apierrors.IsNotFound(err) {
+		return "", fmt.Errorf("service %q not found", name)
+	}
 	if err != nil {
 		return "", err
 	}

@@ -1,12 +1,9 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -16,14 +13,10 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/txtar"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 
-	"github.com/skiff-k8s/skiff/apiserver/servertest"
+	"github.com/skiff-k8s/skiff/test/api/recording"
 )
-
-var kubeconfig = flag.String("kubeconfig", "", "run the scripts against this cluster's API server")
 
 // limit bounds one script.
 const limit = 30 * time.Second
@@ -33,84 +26,65 @@ func TestScripts(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scripts: %v", err)
 	}
-	client, base := target(t)
-	skip := deviations(t)
+	to := target(t)
+	list := newLedger(t, len(files))
 	for _, f := range files {
 		name := strings.TrimSuffix(filepath.Base(f), ".txtar")
 		t.Run(name, func(t *testing.T) {
-			if why := skip[name]; why != "" && *kubeconfig != "" {
-				t.Skip(why)
-			}
-			ar, err := txtar.ParseFile(f)
+			text, err := os.ReadFile(f)
 			if err != nil {
 				t.Fatal(err)
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
-			s := &script{t: t, ctx: ctx, client: client, base: base, file: f, files: map[string][]byte{},
-				vars: map[string]string{"NS": "t-" + strings.ReplaceAll(name, "_", "-")}, watches: map[string]*watching{}, header: http.Header{}}
+			s := &script{t: t, ctx: ctx, target: to, file: f, files: map[string][]byte{},
+				vars: map[string]string{"NS": "t-" + strings.ReplaceAll(name, "_", "-")}, watches: map[string]*watching{}, header: http.Header{},
+				normal: &recording.Normaliser{Literal: string(text), Now: time.Now()}}
+			ar := txtar.Parse(text)
 			for _, a := range ar.Files {
 				s.files[a.Name] = a.Data
 			}
 			s.namespace()
+			// What a script that broke off was told still says why.
+			defer list.settle(t, name, s)
 			s.run(string(ar.Comment))
 		})
 	}
-}
-
-// target is the server under test.
-func target(t *testing.T) (*http.Client, string) {
-	var c *rest.Config
-	if *kubeconfig == "" {
-		c = servertest.Full(t).Admin()
-	} else {
-		var err error
-		if c, err = clientcmd.BuildConfigFromFlags("", *kubeconfig); err != nil {
-			t.Fatal(err)
-		}
-	}
-	client, err := rest.HTTPClientFor(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client, strings.TrimSuffix(c.Host, "/")
-}
-
-// deviations are scripts not meant for other servers, with the reason.
-func deviations(t *testing.T) map[string]string {
-	data, err := os.ReadFile("testdata/deviations.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := map[string]string{}
-	for line := range strings.Lines(string(data)) {
-		if name, why, ok := strings.Cut(strings.TrimSpace(line), ": "); ok && !strings.HasPrefix(line, "#") {
-			out[name] = why
-		}
-	}
-	return out
+	list.close(t)
 }
 
 // script is the state of one run.
 type script struct {
 	t       *testing.T
 	ctx     context.Context
-	client  *http.Client
-	base    string
+	target  *server
 	file    string
 	files   map[string][]byte
 	vars    map[string]string
 	watches map[string]*watching
 	header  http.Header
+	// anonymous: the next request has no credentials; only: what is kept of its answer.
+	anonymous bool
+	only      []string
 
 	line int
+	text string // of the line, as it stands there
 	resp *http.Response
 	data []byte
+
+	answers recording.Recording
+	normal  *recording.Normaliser
 }
 
 func (s *script) fatalf(format string, args ...any) {
 	s.t.Helper()
 	s.t.Fatalf("%s:%d: %s", s.file, s.line, fmt.Sprintf(format, args...))
+}
+
+// errorf reports what is not as the script says; the script goes on.
+func (s *script) errorf(format string, args ...any) {
+	s.t.Helper()
+	s.t.Errorf("%s:%d: %s", s.file, s.line, fmt.Sprintf(format, args...))
 }
 
 func (s *script) namespace() {
@@ -128,12 +102,12 @@ func (s *script) namespace() {
 	s.t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
-		req, err := http.NewRequestWithContext(ctx, http.MethodDelete, s.base+"/api/v1/namespaces/"+s.vars["NS"], nil)
+		req, err := http.NewRequestWithContext(ctx, http.MethodDelete, s.target.base+"/api/v1/namespaces/"+s.vars["NS"], nil)
 		if err != nil {
 			s.t.Error(err)
 			return
 		}
-		if resp, err := s.client.Do(req); err == nil {
+		if resp, err := s.target.client.Do(req); err == nil {
 			resp.Body.Close()
 		}
 	})
@@ -146,6 +120,7 @@ func (s *script) run(text string) {
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
+		s.text = line
 		s.command(s.expand(line))
 	}
 }
@@ -170,45 +145,48 @@ func (s *script) command(line string) {
 	switch verb {
 	case "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS":
 		need(1)
-		var body []byte
-		media := ""
-		if len(args) > 1 {
-			body, media = s.content(args[1]), mediaOf(args[1])
-		}
-		s.send(verb, args[0], body, media)
+		_, body, _ := strings.Cut(rest, " ")
+		s.request(verb, args[0], body)
+		s.keep()
 	case "AWAIT":
 		need(1)
-		for s.send(http.MethodGet, args[0], nil, ""); s.resp.StatusCode != http.StatusOK; s.send(http.MethodGet, args[0], nil, "") {
-			select {
-			case <-s.ctx.Done():
-				s.fatalf("still %d: %s", s.resp.StatusCode, s.data)
-			case <-time.After(10 * time.Millisecond):
-			}
+		s.until("200", http.MethodGet, args[0], "")
+	case "until":
+		need(3)
+		_, body, _ := strings.Cut(strings.TrimPrefix(rest, args[0]+" "+args[1]+" "), " ")
+		s.until(args[0], args[1], args[2], body)
+	case "as":
+		need(1)
+		if s.anonymous = args[0] == "anonymous"; !s.anonymous {
+			s.header.Set("Authorization", "Bearer "+args[0])
 		}
+	case "only":
+		need(1)
+		s.only = args
 	case "header":
 		k, v, _ := strings.Cut(rest, ":")
 		s.header.Add(strings.TrimSpace(k), strings.TrimSpace(v))
 	case "status":
 		need(1)
 		if got := strconv.Itoa(s.resp.StatusCode); got != args[0] {
-			s.fatalf("status %s, want %s: %s", got, args[0], s.data)
+			s.errorf("status %s, want %s: %s", got, args[0], s.data)
 		}
 	case "body":
 		need(1)
 		s.contains(s.data, s.content(args[0]))
 	case "message":
 		if got := s.value("message"); got != rest {
-			s.fatalf("message\n got %s\nwant %s", got, rest)
+			s.errorf("message\n got %s\nwant %s", got, rest)
 		}
 	case "text":
 		if !strings.Contains(string(s.data), rest) {
-			s.fatalf("no %q in %s", rest, s.data)
+			s.errorf("no %q in %s", rest, s.data)
 		}
 	case "head":
 		k, v, _ := strings.Cut(rest, ":")
 		got := strings.Join(s.resp.Header.Values(strings.TrimSpace(k)), ", ")
 		if v = strings.TrimSpace(v); (v == "" && got != "") || !strings.Contains(got, v) {
-			s.fatalf("header %s is %q, want %q", k, got, v)
+			s.errorf("header %s is %q, want %q", k, got, v)
 		}
 	case "set":
 		need(2)
@@ -219,8 +197,9 @@ func (s *script) command(line string) {
 	case "event":
 		need(2)
 		ev := s.watches[args[0]].next(s)
+		s.keepEvent(args[0], ev)
 		if ev.Type != args[1] {
-			s.fatalf("event %s %s, want %s", ev.Type, ev.Object, args[1])
+			s.errorf("event %s %s, want %s", ev.Type, ev.Object, args[1])
 		}
 		if len(args) > 2 {
 			s.contains(ev.Object, s.content(args[2]))
@@ -240,47 +219,6 @@ func (s *script) content(name string) []byte {
 		s.fatalf("no file %s in the archive", name)
 	}
 	return []byte(s.expand(string(b)))
-}
-
-func mediaOf(file string) string {
-	switch filepath.Ext(file) {
-	case ".yaml":
-		return "application/yaml"
-	case ".jsonpatch":
-		return "application/json-patch+json"
-	case ".merge":
-		return "application/merge-patch+json"
-	case ".strategic":
-		return "application/strategic-merge-patch+json"
-	case ".apply":
-		return "application/apply-patch+yaml"
-	case ".json":
-		return "application/json"
-	}
-	return ""
-}
-
-func (s *script) send(method, path string, body []byte, media string) {
-	req, err := http.NewRequestWithContext(s.ctx, method, s.base+path, bytes.NewReader(body))
-	if err != nil {
-		s.fatalf("%v", err)
-	}
-	req.Header.Set("Accept", "application/json")
-	req.Header.Set("User-Agent", "apitest/1")
-	if media != "" {
-		req.Header.Set("Content-Type", media)
-	}
-	for k, v := range s.header {
-		req.Header[k] = v
-	}
-	s.header = http.Header{}
-	if s.resp, err = s.client.Do(req); err != nil {
-		s.fatalf("%v", err)
-	}
-	defer s.resp.Body.Close()
-	if s.data, err = io.ReadAll(s.resp.Body); err != nil {
-		s.fatalf("%v", err)
-	}
 }
 
 // value is the scalar at a dotted path of the answer.
@@ -316,7 +254,7 @@ func (s *script) contains(got, want []byte) {
 		s.fatalf("the wanted body is not JSON: %v: %s", err, want)
 	}
 	if diff := differ("", g, w); diff != "" {
-		s.fatalf("%s in %s", diff, got)
+		s.errorf("%s in %s", diff, got)
 	}
 }
 
@@ -364,55 +302,4 @@ func differ(path string, got, want any) string {
 		return fmt.Sprintf("%s is %v, want %v", path, got, want)
 	}
 	return ""
-}
-
-// watching is a watch in progress.
-type watching struct {
-	dec *json.Decoder
-}
-
-type event struct {
-	Type   string          `json:"type"`
-	Object json.RawMessage `json:"object"`
-}
-
-func (s *script) watch(id, path string) {
-	req, err := http.NewRequestWithContext(s.ctx, http.MethodGet, s.base+path, nil)
-	if err != nil {
-		s.fatalf("%v", err)
-	}
-	req.Header.Set("Accept", "application/json")
-	for k, v := range s.header {
-		req.Header[k] = v
-	}
-	s.header = http.Header{}
-	resp, err := s.client.Do(req)
-	if err != nil {
-		s.fatalf("%v", err)
-	}
-	s.t.Cleanup(func() { resp.Body.Close() })
-	s.resp = resp
-	if resp.StatusCode != http.StatusOK {
-		s.data, _ = io.ReadAll(resp.Body)
-		return
-	}
-	s.watches[id] = &watching{json.NewDecoder(resp.Body)}
-}
-
-func (w *watching) next(s *script) event {
-	if w == nil {
-		s.fatalf("no such watch: %s", s.data)
-	}
-	var ev event
-	if err := w.dec.Decode(&ev); err != nil {
-		s.fatalf("next event: %v", err)
-	}
-	return ev
-}
-
-func (w *watching) ended(s *script) {
-	var ev event
-	if err := w.dec.Decode(&ev); err != io.EOF {
-		s.fatalf("the watch goes on: %v %s %s", err, ev.Type, ev.Object)
-	}
 }

@@ -104,6 +104,9 @@ func (e *Escalation) binding(ctx context.Context, a *seams.Attributes, ref rbacv
 		return nil
 	}
 	rules, err := e.roleRules(ctx, ref, a.Namespace)
+	if apierrors.IsNotFound(err) { // told, as upstream does, as if the binding were missing
+		return apierrors.NewNotFound(a.Resource.GroupResource(), ref.Name)
+	}
 	if err != nil {
 		return err
 	}

@@ -32,10 +32,12 @@ var (
 	jwt      = regexp.MustCompile(`\beyJ[\w-]+\.[\w-]+\.[\w-]+`)
 	clock    = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`)
 	cluster  = regexp.MustCompile(`\b10\.96\.\d{1,3}\.\d{1,3}\b`)
-	revision = regexp.MustCompile(`(?i)(current: |resourceversion in record \(|resource version in record \()(\d+)`)
+	revision = regexp.MustCompile(`(?i)(current: |resourceversion in record \(|resource version in record \(|resourceversion\\*":\\*")(\d+)`)
 	docHash  = regexp.MustCompile(`\bhash=\w+`)
 	age      = regexp.MustCompile(`^(\d+[smhdy]){1,2}$`)
 	addr     = regexp.MustCompile(`\b127\.0\.0\.1:\d+\b`)
+	mount    = regexp.MustCompile(`\bkube-api-access-[a-z0-9]{5}\b`)
+	port     = regexp.MustCompile(`\b3[0-2]\d{3}\b`)
 	decimal  = regexp.MustCompile(`^[1-9]\d*$`)
 )
 
@@ -116,8 +118,32 @@ func manager(v any) string {
 	return fmt.Sprint(m["operation"], " ", m["manager"], " ", m["apiVersion"], " ", m["subresource"])
 }
 
+// causes orders what is wrong with an object, in the list and in the message made from it:
+// upstream's validation walks Go maps, so that the order differs from run to run.
+func causes(status map[string]any) {
+	details, _ := status["details"].(map[string]any)
+	list, _ := details["causes"].([]any)
+	message, _ := status["message"].(string)
+	if len(list) < 2 {
+		return
+	}
+	said := make([]string, len(list))
+	for i, c := range list {
+		cause, _ := c.(map[string]any)
+		said[i] = fmt.Sprintf("%v: %v", cause["field"], cause["message"])
+	}
+	slices.SortFunc(list, func(a, b any) int { return cmp.Compare(string(compact(a)), string(compact(b))) })
+	head, ok := strings.CutSuffix(message, "["+strings.Join(said, ", ")+"]")
+	if !ok {
+		return
+	}
+	slices.Sort(said)
+	status["message"] = head + "[" + strings.Join(said, ", ") + "]"
+}
+
 // object normalises the fields of an object, those first that others depend on.
 func (n *Normaliser) object(m map[string]any) {
+	causes(m)
 	if meta, ok := m["metadata"].(map[string]any); ok {
 		_, items := m["items"]
 		_, rows := m["rows"]
@@ -192,6 +218,13 @@ func (n *Normaliser) text(s string) string {
 			return v
 		}
 		return n.symbol("ip", v)
+	})
+	s = mount.ReplaceAllStringFunc(s, func(v string) string { return n.symbol("volume", v) })
+	s = port.ReplaceAllStringFunc(s, func(v string) string {
+		if p, ok := n.symbols["port "+v]; ok {
+			return p
+		}
+		return v
 	})
 	s = revision.ReplaceAllString(s, "${1}<rv>")
 	s = docHash.ReplaceAllString(s, "hash=<hash>")

@@ -33,11 +33,16 @@ func TestNormalise(t *testing.T) {
 			`{"message":"pods \"web-<name-1>\" not found","metadata":{"generateName":"web-","name":"web-<name-1>"}}`},
 		{"given name", "", `{"generateName":"web-","name":"web-x"}`, `{"generateName":"web-","name":"web-x"}`},
 		{"addresses", "10.96.0.10", `["10.96.0.10","10.96.3.4","10.96.3.4 in use"]`, `["10.96.0.10","<ip-1>","<ip-1> in use"]`},
-		{"ports", "30100", `[{"nodePort":30100},{"nodePort":31234},{"port":31234}]`, `[{"nodePort":30100},{"nodePort":"<port-1>"},{"port":31234}]`},
+		{"ports", "30100", `[{"nodePort":30100},{"nodePort":31234},{"port":31234},"31234 and 31235"]`, `[{"nodePort":30100},{"nodePort":"<port-1>"},{"port":31234},"<port-1> and 31235"]`},
+		{"token volume", "", `["kube-api-access-ab12c","kube-api-access"]`, `["<volume-1>","kube-api-access"]`},
+		{"revision of quoted JSON", "", `"is {\"resourceVersion\":\"7\"}"`, `"is {\"resourceVersion\":\"<rv>\"}"`},
 		{"token", "", `{"token":"eyJhbGci.eyJpc3M.c2ln"}`, `{"token":"<jwt>"}`},
 		{"age in a table", "", `{"rows":[{"cells":["a",1,"5s","3d4h","<unknown>"]}]}`, `{"rows":[{"cells":["a",1,"<age>","<age>","<unknown>"]}]}`},
 		{"order of managers", "", `{"managedFields":[{"manager":"b","operation":"Update"},{"manager":"a","operation":"Update"},{"manager":"c","operation":"Apply"}]}`,
 			`{"managedFields":[{"manager":"c","operation":"Apply"},{"manager":"a","operation":"Update"},{"manager":"b","operation":"Update"}]}`},
+		{"order of causes", "", `{"message":"X \"a\" is invalid: [b: no, a: none]","details":{"causes":[{"field":"b","message":"no"},{"field":"a","message":"none"}]}}`,
+			`{"details":{"causes":[{"field":"a","message":"none"},{"field":"b","message":"no"}]},"message":"X \"a\" is invalid: [a: none, b: no]"}`},
+		{"causes that the message does not tell", "", `{"message":"b, a","details":{"causes":[{"field":"b"},{"field":"a"}]}}`, `{"details":{"causes":[{"field":"a"},{"field":"b"}]},"message":"b, a"}`},
 		{"revision in a message", "", `"Too large resource version: 99, current: 12"`, `"Too large resource version: 99, current: <rv>"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
