@@ -119,6 +119,7 @@ twins: ## upstream's components, etcd and containerd, built once into .cache/twi
 .PHONY: swap
 swap: conformance-tools twins ## clusters of upstream's and skiff's components: all rows or ROW=n,m; docs/interop.md (root)
 	@cd test/upstream && $(GO) build -o $(CACHE)/swaprows ./swap
+	@$(MAKE) --no-print-directory -C test/upstream/kinds CACHE=$(CACHE) build
 	@code=0; $(CACHE)/swaprows run -row '$(ROW)' -cache $(CACHE) -skiff bin/skiff -kubectl bin/kubectl \
 		-results test/upstream/results -lists test/upstream/swap -commit '$(COMMIT)$(CHANGED)' || code=$$?; \
 	$(CACHE)/swaprows page -results test/upstream/results -out docs/interop.md; exit $$code
