@@ -260,16 +260,17 @@ func (s *Scheduler) postFilter(it *queue.Item, pr *profile, c *framework.Cycle, 
 	nominate := ""
 	for _, pl := range pr.postFilters {
 		n, st := pl.PostFilter(c, f.statuses)
-		if n != nil {
+		switch {
+		case n == nil: // a pod that waits for its victims keeps the room that they leave
+		case n.Node == "":
+			nominate = "-"
+		default:
 			s.denominate(it.UID)
 			s.nominate(it.Pod, n.Node)
 			return n.Node
 		}
 		if st != nil {
 			f.post = st.Message()
-			if st.Code != framework.Error {
-				nominate = "-"
-			}
 		}
 	}
 	if nominate == "-" {

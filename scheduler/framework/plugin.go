@@ -41,12 +41,14 @@ type Incremental interface {
 	RemovePod(c *Cycle, p *snapshot.Pod, n *snapshot.Node)
 }
 
-// PostFilter runs when no node fits. A nominated node may come of it.
+// PostFilter runs when no node fits. A nominated node may come of it; nil leaves a former
+// nomination as it is.
 type PostFilter interface {
 	PostFilter(c *Cycle, statuses []*Status) (*Nomination, *Status)
 }
 
-// Nomination is what PostFilter found: a node that fits once the victims are gone.
+// Nomination is what PostFilter found: a node that fits once the victims are gone. Without a
+// Node it withdraws the pod's former nomination.
 type Nomination struct {
 	Node    string
 	Victims []*snapshot.Pod

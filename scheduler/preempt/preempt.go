@@ -121,7 +121,7 @@ func (pl *Plugin) PostFilter(c *framework.Cycle, statuses []*framework.Status) (
 			parts = append(parts, fmt.Sprintf("%d %s", n, r))
 		}
 		slices.Sort(parts)
-		return nil, refused(fmt.Sprintf("0/%d nodes are available: %s.", len(c.Snap.Nodes), strings.Join(parts, ", ")))
+		return &framework.Nomination{}, refused(fmt.Sprintf("0/%d nodes are available: %s.", len(c.Snap.Nodes), strings.Join(parts, ", ")))
 	}
 	best := found[0]
 	for _, cand := range found[1:] {
