@@ -92,6 +92,7 @@ func Table() []Entry {
 		{Name: "persistentvolume-binder-controller", Account: "persistent-volume-binder", make: plain(volumebinder.New)},
 		{Name: "persistentvolumeclaim-protection-controller", Account: "pvc-protection-controller", make: plain(storageprotection.NewClaims)},
 		{Name: "persistentvolume-protection-controller", Account: "pv-protection-controller", make: plain(storageprotection.NewVolumes)},
+		{Name: "volumeattributesclass-protection-controller", Account: "volumeattributesclass-protection-controller", make: plain(storageprotection.NewAttributesClasses)},
 		{Name: "ephemeral-volume-controller", Account: "ephemeral-volume-controller", make: plain(ephemeralvolume.New)},
 		{Name: "service-cidr-controller", Account: "service-cidrs-controller", make: plain(servicecidr.New)},
 		{Name: "token-cleaner-controller", Account: "token-cleaner", make: plain(bootstraptokens.NewCleaner)},

@@ -1,6 +1,6 @@
-// Package storageprotection takes the finalizers kubernetes.io/pvc-protection and
-// kubernetes.io/pv-protection off claims and volumes that nobody uses any more. Admission
-// puts them on.
+// Package storageprotection takes the finalizers kubernetes.io/pvc-protection,
+// kubernetes.io/pv-protection and kubernetes.io/vac-protection off claims, volumes and
+// VolumeAttributesClasses that nobody uses any more. Admission puts them on.
 package storageprotection
 
 import (
