@@ -244,7 +244,8 @@ func (t *pair) unchanged(ctx context.Context, before map[string]int64) error {
 	if err != nil {
 		return err
 	}
-	for key, rev := range before {
+	for _, key := range slices.Sorted(maps.Keys(before)) {
+		rev := before[key]
 		if own.MatchString(key) {
 			continue
 		}
@@ -258,7 +259,7 @@ func (t *pair) unchanged(ctx context.Context, before map[string]int64) error {
 			t.add(res)
 		}
 	}
-	for key := range after {
+	for _, key := range slices.Sorted(maps.Keys(after)) {
 		if _, ok := before[key]; !ok && !own.MatchString(key) {
 			t.add(t.result("unchanged", key, ""), "created")
 		}
