@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -128,6 +129,7 @@ func New(c Config) (*Server, error) {
 	s.registry = rest.NewRegistry(rest.Config{
 		Caches: c.Caches, Scheme: c.Scheme, Admission: c.Admission, Authorizer: c.Authorizer,
 		Endpoints: append(kubelets.Endpoints(), c.Endpoints...), Hooks: c.Hooks, Types: s.types,
+		Computed: map[schema.GroupResource]rest.Computed{componentStatuses: s.componentStatus},
 		Clock: c.Clock, Logger: c.Logger, Stopping: s.stopping,
 	})
 	served := serve(c.Scheme, c.Resources)

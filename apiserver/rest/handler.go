@@ -94,6 +94,9 @@ func (c *call) serve() error {
 	if len(info.Parts) > 3 || (info.Subresource == "" && len(info.Parts) > 2) {
 		return noSuchPath()
 	}
+	if f := c.g.Computed[c.r.gr]; f != nil && v.allows(info.Verb) {
+		return c.computed(f)
+	}
 	if !v.allows(info.Verb) || c.r.StoragePath == "" {
 		return methodNotAllowed()
 	}

@@ -31,6 +31,8 @@ type Config struct {
 	Authorizer authorizer.Authorizer
 	Endpoints  []seams.Endpoint
 	Hooks      []seams.Hooks
+	// Computed are the resources that are made when they are asked for.
+	Computed map[schema.GroupResource]Computed
 	// Types gives the schema of built-in kinds for managed fields; called at first use.
 	// nil: deduced from the objects, which merges every list atomically.
 	Types func() (managedfields.TypeConverter, error)
