@@ -49,11 +49,20 @@ func TestKillUpdateRemove(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if !g.v2 {
+	set := func(file, value string) {
+		t.Helper()
+		if err := os.WriteFile("/sys/fs/cgroup/"+file, []byte(value), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pid := strconv.Itoa(cmd.Process.Pid)
+	if g.v2 {
+		set("cgroup.subtree_control", "+memory +pids")
+		set("skiff-test-cgroup/cgroup.subtree_control", "+memory +pids")
+		set(g.path+"/b/cgroup.procs", pid)
+	} else {
 		for _, c := range []string{"memory", "freezer"} {
-			if err := os.WriteFile("/sys/fs/cgroup/"+c+g.path+"/b/cgroup.procs", []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
-				t.Fatal(err)
-			}
+			set(c+g.path+"/b/cgroup.procs", pid)
 		}
 	}
 	for _, limit := range []int64{64 << 20, 256 << 20, 32 << 20} {

@@ -15,10 +15,11 @@ import (
 )
 
 // boot runs the guest to its end and returns what it reported; all else that it says is passed on.
-func boot(ctx context.Context, image, initramfs string, memory int) ([]plan.Result, error) {
+func boot(ctx context.Context, image, initramfs, disk string, memory int) ([]plan.Result, error) {
 	// No hardware virtualization: this has to run where there is none.
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-machine", "q35", "-cpu", "max", "-smp", "2",
 		"-m", fmt.Sprint(memory), "-display", "none", "-monitor", "none", "-nic", "none", "-no-reboot", "-serial", "stdio",
+		"-drive", "if=virtio,format=raw,cache=unsafe,file="+disk,
 		"-kernel", image, "-initrd", initramfs, "-append", "console=ttyS0 quiet panic=-1 rdinit=/init tsc=reliable")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()

@@ -1,8 +1,8 @@
 // Command guest boots a Debian kernel under QEMU and runs tests in it that the host's own
 // kernel cannot run: with cgroup v2 and nothing else, and with every capability.
 //
-// The guest has no disk and no network: all that it needs is in its initramfs, made here, and what
-// it says comes over the serial line. The plan, a list of steps, goes in; how each ended comes
+// The guest has no network and a disk for /tmp alone: all that it needs is in its initramfs, made
+// here, and what it says comes over the serial line. The plan, a list of steps, goes in; how each ended comes
 // out. A step of which nothing was heard has failed, and so has one that skipped a test.
 // make guest builds what this is given.
 package main
@@ -75,7 +75,12 @@ func (o *options) main(ctx context.Context) error {
 		return fmt.Errorf("initramfs: %w", err)
 	}
 	defer os.Remove(initramfs)
-	results, err := boot(ctx, kernel.image, initramfs, o.memory)
+	disk := filepath.Join(o.cache, "disk")
+	if err := makeDisk(ctx, disk); err != nil {
+		return fmt.Errorf("disk: %w", err)
+	}
+	defer os.Remove(disk)
+	results, err := boot(ctx, kernel.image, initramfs, disk, o.memory)
 	return errors.Join(err, report(os.Stdout, steps, results))
 }
 
@@ -145,6 +150,22 @@ func (o *options) pack(path string, k kernel, steps []plan.Step) error {
 		a.file(fmt.Sprintf("modules/%03d-%s", i, filepath.Base(m)), m, 0o644)
 	}
 	return a.close()
+}
+
+// makeDisk makes the file system of the guest's /tmp. The kernel's tmpfs has no ID-mapped mounts,
+// which containers in user namespaces need.
+func makeDisk(ctx context.Context, path string) error {
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		return err
+	}
+	const size = 4 << 30 // sparse
+	if err := os.Truncate(path, size); err != nil {
+		return err
+	}
+	if out, err := exec.CommandContext(ctx, "/sbin/mkfs.ext4", "-q", "-F", path).CombinedOutput(); err != nil {
+		return fmt.Errorf("mkfs.ext4 (Debian's package e2fsprogs): %w\n%s", err, out)
+	}
+	return nil
 }
 
 // kernel is an unpacked kernel package.

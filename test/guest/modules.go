@@ -10,7 +10,7 @@ import (
 
 // modules are those that a cluster needs and Debian's kernel does not have built in.
 var modules = []string{
-	"overlay", "bridge", "veth", "dummy", "br_netfilter",
+	"virtio_pci", "virtio_blk", "overlay", "bridge", "veth", "dummy", "br_netfilter",
 	"nf_tables", "nft_chain_nat", "nft_nat", "nft_ct", "nft_masq", "nft_redir", "nft_numgen", "nft_hash", "nft_limit",
 	"nft_fib_ipv4", "nft_fib_ipv6", "nft_fib_inet", "nft_reject_inet", "nft_reject_ipv4", "nft_reject_ipv6", "nf_conntrack", "nf_conntrack_netlink",
 }

@@ -129,6 +129,9 @@ func setUp() error {
 		}
 		f.Close()
 	}
+	if err := unix.Mount("/dev/vda", "/tmp", "ext4", 0, ""); err != nil {
+		return fmt.Errorf("mount the disk: %w", err)
+	}
 	if err := os.Chmod("/tmp", 0o1777); err != nil {
 		return err
 	}
