@@ -10,6 +10,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -87,7 +88,13 @@ func runRows(ctx context.Context, o options) error {
 		if !wanted(o.rows, r) {
 			continue
 		}
-		if err := isolated(ctx, o, r.id()); err != nil {
+		var err error
+		if r.blocker != "" {
+			err = errors.New("it cannot be run yet: " + r.blocker)
+		} else {
+			err = isolated(ctx, o, r.id())
+		}
+		if err != nil {
 			fmt.Fprintf(os.Stderr, "row %s: %v\n", r.id(), err)
 			failed = append(failed, r.id())
 		}

@@ -20,6 +20,7 @@ func writePage(results, out string) error {
 		text, err := os.ReadFile(filepath.Join(results, fmt.Sprintf("swap-%s.json", r.id())))
 		if os.IsNotExist(err) {
 			fmt.Fprintf(&b, "| %s | %s | %s | not run | | | |\n", r.id(), r.title, r.node)
+			fmt.Fprintf(&blockers, "\nRow %s, %s:\n- %s\n", r.id(), r.title, orElse(r.blocker, "It has not been run."))
 			continue
 		}
 		if err != nil {
@@ -45,7 +46,7 @@ const pageHead = `# Interoperability
 Each row is a cluster in which some components are upstream's (Kubernetes v1.37.2, etcd v3.7.3, unmodified) and the
 others skiff's. A row is green when the deployment flow (apply, rollout, the Service by cluster IP and name, scale, set
 image, undo, delete leaves nothing) and each Conformance test of its list passed; the lists are
-` + "`test/upstream/swap/rowN.txt`" + `. This page is computed by ` + "`make swap`" + ` from ` + "`test/upstream/results/swap-N.json`" + `.
+` + "`test/upstream/swap/rowN.txt`" + `. Which flags the components take is in [components.md](components.md). This page is computed by ` + "`make swap`" + ` from ` + "`test/upstream/results/swap-N.json`" + `.
 
 | row | cluster | pods run on | | flow | Conformance | commit |
 |---|---|---|---|---|---|---|
@@ -107,6 +108,13 @@ func oneLine(s string) string {
 	const most = 300
 	if len(s) > most {
 		s = s[:most] + "…"
+	}
+	return s
+}
+
+func orElse(s, otherwise string) string {
+	if s == "" {
+		return otherwise
 	}
 	return s
 }
