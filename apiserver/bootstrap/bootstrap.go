@@ -96,24 +96,11 @@ const heartbeat = 10 * time.Second
 
 // Run makes what is missing, then keeps it until ctx ends.
 func (b *Bootstrap) Run(ctx context.Context) error {
-	for pass := range 5 {
-		err := b.Ensure(ctx)
-		if err == nil {
-			break
-		}
-		if ctx.Err() != nil {
-			return nil
-		}
-		if pass == 4 {
-			return fmt.Errorf("bootstrap: %w", err)
-		}
-		b.Log.Warn("make the cluster's standard objects, trying again", "err", err)
-		timer := b.Clock.NewTimer(200 * time.Millisecond << pass)
-		select {
-		case <-ctx.Done():
-		case <-timer.C():
-		}
-		timer.Stop()
+	if err := b.first(ctx, b.Ensure); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return nil
 	}
 	b.once.Do(func() { close(b.ready) })
 
@@ -129,6 +116,33 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 			b.Log.Warn("keep the cluster's standard objects", "err", err)
 		}
 	}
+}
+
+// first tries until everything is there. It gives up, after some tries, on what waiting does not
+// mend: a starved machine is no reason to end, as the store and the caches will answer.
+func (b *Bootstrap) first(ctx context.Context, ensure func(context.Context) error) error {
+	const tries = 5
+	for pass := 1; ; pass++ {
+		err := ensure(ctx)
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		if pass >= tries && !passes(err) {
+			return fmt.Errorf("bootstrap: %w", err)
+		}
+		b.Log.Warn("make the cluster's standard objects, trying again", "err", err)
+		timer := b.Clock.NewTimer(200 * time.Millisecond << min(pass-1, tries-1))
+		select {
+		case <-ctx.Done():
+		case <-timer.C():
+		}
+		timer.Stop()
+	}
+}
+
+// passes says whether an error is one of load, of which the server itself tells clients to try again.
+func passes(err error) bool {
+	return apierrors.IsTimeout(err) || apierrors.IsServerTimeout(err) || apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err)
 }
 
 // keep is what a heartbeat does: cheap reads from the cache, and one write.

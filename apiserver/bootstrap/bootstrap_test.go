@@ -1,18 +1,25 @@
 package bootstrap
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/clock"
 
 	"github.com/skiff-k8s/skiff/apiserver/lookup"
 	"github.com/skiff-k8s/skiff/apiserver/lookup/lookuptest"
@@ -114,6 +121,36 @@ func wantEndpoints(t *testing.T, c *lookuptest.Caches, want ...string) {
 	slice, err := lookup.Fresh[*discoveryv1.EndpointSlice](t.Context(), c, slicesResource, "default", "kubernetes")
 	if err != nil || len(slice.Endpoints) != len(want) || *slice.Ports[0].Port != 6443 || slice.Labels[discoveryv1.LabelServiceName] != "kubernetes" {
 		t.Errorf("slice %+v, %v", slice, err)
+	}
+}
+
+// What a machine under load answers passes; what does not pass ends it after some tries.
+func TestFirstPass(t *testing.T) {
+	for name, test := range map[string]struct {
+		err   error
+		tries int
+		ends  bool
+	}{
+		"at once":  {nil, 1, false},
+		"too slow": {fmt.Errorf("roles: %w", apierrors.NewTimeoutError("slow", 1)), 30, false},
+		"too many": {fmt.Errorf("roles: %w", apierrors.NewTooManyRequests("filling", 1)), 30, false},
+		"wrong":    {fmt.Errorf("roles: %w", apierrors.NewInternalError(errors.New("broken"))), 5, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := &Bootstrap{Config: Config{Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler)}}
+				n := 0
+				err := b.first(t.Context(), func(context.Context) error {
+					if n++; n >= 30 {
+						return nil
+					}
+					return test.err
+				})
+				if n != test.tries || (err != nil) != test.ends {
+					t.Errorf("%v after %d tries", err, n)
+				}
+			})
+		})
 	}
 }
 
