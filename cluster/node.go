@@ -56,7 +56,7 @@ func newNode(c *Config, p Paths, creds *Credentials, log *slog.Logger) (*compone
 	if err != nil {
 		return nil, err
 	}
-	shared := informers.NewSharedInformerFactory(services, 0)
+	shared := serviceInformers(services)
 	group := component.NewGroup(log)
 	// What needs the API server, which may come later or go away for a while.
 	var clients []component.Member

@@ -61,7 +61,7 @@ func RunProxy(ctx context.Context, c ProxyConfig) error {
 			return nil // ctx has ended
 		}
 	}
-	shared := informers.NewSharedInformerFactory(c.Client, 0)
+	shared := serviceInformers(c.Client)
 	px, err := newProxy(c, shared)
 	if err != nil {
 		return err
@@ -83,7 +83,22 @@ func RunProxy(ctx context.Context, c ProxyConfig) error {
 		<-ctx.Done()
 		return nil
 	}), Background: true})
+	group.Add(trim())
 	return group.Run(ctx)
+}
+
+// serviceInformers share what proxy and DNS read over the network: all Services and endpoints of the
+// cluster, without what says who wrote which field, a third of an endpoint slice.
+func serviceInformers(client kubernetes.Interface) informers.SharedInformerFactory {
+	return informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(withoutManagedFields))
+}
+
+// withoutManagedFields changes its argument, which nobody else has yet.
+func withoutManagedFields(o any) (any, error) {
+	if m, ok := o.(metav1.Object); ok {
+		m.SetManagedFields(nil)
+	}
+	return o, nil
 }
 
 // serviceCIDRs are the ranges of cluster IPs as the API has them.
