@@ -46,7 +46,8 @@ func (t *pair) allocate(ctx context.Context) {
 	}
 	for i, s := range []*server{t.writer, t.reader} {
 		other := []*server{t.reader, t.writer}[i]
-		ip, port := fmt.Sprintf("10.96.77.%d", 10+i), 30777+i
+		// Of the part of each range that is not given without being asked for (KEP-3070, KEP-3668).
+		ip, port := fmt.Sprintf("10.96.0.%d", 20+i), 30020+i
 		name := fmt.Sprintf("fixed-%d", i)
 		if _, err := s.do(ctx, http.MethodPost, services, "", service(name, ip, port)); err != nil {
 			t.fail(res, err)

@@ -23,7 +23,7 @@ import (
 )
 
 // alive are kinds whose objects the servers act on: random ones would change what is served.
-var alive = map[string]bool{"apiservices": true, "customresourcedefinitions": true, "servicecidrs": true, "namespaces": true}
+var alive = map[string]bool{"apiservices": true, "customresourcedefinitions": true, "servicecidrs": true}
 
 // fill puts objects with random values in all fields into etcd, as upstream stores them, and
 // compares how both servers read them, in each version that is served.

@@ -152,7 +152,10 @@ func (k *kind) create(ctx context.Context, s *server, all []*kind) (string, erro
 	}
 	path := k.path(namespace) + "/" + name
 	if k.status {
-		_, err := s.do(ctx, http.MethodPatch, path+"/status", "application/merge-patch+json", k.data.GetStatusStub())
+		// Applied, so that conditions of the server's own stay.
+		status := k.manifest(k.data.GetStatusStub())
+		status["metadata"] = object{"name": name}
+		_, err := s.do(ctx, http.MethodPatch, path+"/status?fieldManager=kinds&force=true", "application/apply-patch+yaml", status)
 		if err != nil {
 			return path, err
 		}
