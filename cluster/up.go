@@ -111,7 +111,7 @@ func prepare(p Paths, o UpOptions, s *steps) (*Config, error) {
 	}
 	if !running {
 		host := check.Config{DataDir: o.Dir, Ports: Ports(o.Dir)}
-		if len(o.Without) > 0 {
+		if o.Without != nil {
 			host.Ports = (&Config{APIPort: defaultAPIPort, KubeletPort: defaultKubeletPort, Without: o.Without}).ports()
 		}
 		if err := check.Problems(check.Host(host)); err != nil {
@@ -150,7 +150,7 @@ func prepare(p Paths, o UpOptions, s *steps) (*Config, error) {
 			return nil, err
 		}
 	}
-	if len(o.Without) > 0 {
+	if o.Without != nil {
 		c.Without = o.Without
 		if err := c.save(o.Dir); err != nil {
 			return nil, err

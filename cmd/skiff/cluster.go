@@ -81,7 +81,7 @@ func upCommand() *cobra.Command {
 	t.flags(cmd)
 	cmd.Flags().BoolVar(&detach, "detach", false, "return once the node is Ready and cluster DNS answers")
 	etcd.bind(cmd.Flags())
-	cmd.Flags().StringSliceVar(&without, "without", nil, "components that others run: kube-apiserver, kube-scheduler, kube-controller-manager, kubelet, kube-proxy")
+	cmd.Flags().StringSliceVar(&without, "without", nil, "components that others run: kube-apiserver, kube-scheduler, kube-controller-manager, kubelet, kube-proxy; empty: none again")
 	cmd.Flags().StringSliceVar(&plainHTTP, "plain-http-registry", nil, "registry host[:port] to pull from over plain HTTP; may be given several times")
 	cmd.Flags().StringVar(&audit.PolicyFile, "audit-policy-file", "", "audit.k8s.io/v1 Policy: which requests to the API are recorded, and how much of them")
 	cmd.Flags().StringVar(&audit.LogPath, "audit-log-path", "", "file that audit events are written to, - for the control plane's log")
