@@ -80,6 +80,9 @@ type Resource struct {
 	// Keys must be the same for every object of the resource; FieldLabels lists them.
 	Fields      func(obj runtime.Object) fields.Set
 	FieldLabels []string
+	// SelectedFields stands for Fields where finding a field may take long or fail, as where a
+	// webhook converts: it is asked only for the fields that a selector names.
+	SelectedFields func(obj runtime.Object, names []string) (fields.Set, error)
 	// FieldAliases name the selectable fields of the stored kind where this version is a
 	// view of another (events.k8s.io of core Events): own label to stored label. nil: the same.
 	FieldAliases map[string]string

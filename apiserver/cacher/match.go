@@ -1,6 +1,7 @@
 package cacher
 
 import (
+	"maps"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/fields"
@@ -64,6 +65,15 @@ func onlyMetadata(s fields.Selector) bool {
 	return true
 }
 
+// fieldNames are the fields that the selector names.
+func (m *matcher) fieldNames() []string {
+	var names []string
+	for _, q := range m.fields.Requirements() {
+		names = append(names, q.Field)
+	}
+	return names
+}
+
 // scope tells whether a key can match at all.
 func (m *matcher) scope(key string) bool {
 	switch {
@@ -104,6 +114,13 @@ func (m *matcher) match(e *entry) (bool, error) {
 		for k, v := range m.r.api.Fields(f.obj) {
 			set[k] = v
 		}
+	}
+	if m.r.api.SelectedFields != nil {
+		selected, err := m.r.api.SelectedFields(f.obj, m.fieldNames())
+		if err != nil {
+			return false, err
+		}
+		maps.Copy(set, selected)
 	}
 	set["metadata.name"] = f.meta.GetName()
 	if m.r.api.Namespaced {

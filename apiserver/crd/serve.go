@@ -92,6 +92,7 @@ func build(crd *apiextensionsv1.CustomResourceDefinition, caller *webhook.Caller
 		}
 		served = append(served, s)
 	}
+	selectByVersion(cached, served, versions, convert, mixed)
 	return cached, served, nil
 }
 

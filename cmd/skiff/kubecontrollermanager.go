@@ -235,7 +235,7 @@ var elsewhere = strings.Fields(`persistentvolume-attach-detach-controller persis
 	resourceclaim-controller validatingadmissionpolicy-status-controller service-lb-controller node-route-controller
 	cloud-node-lifecycle-controller storageversion-garbage-collector-controller storage-version-migrator-controller
 	selinux-warning-controller kube-apiserver-serving-clustertrustbundle-publisher-controller
-	podcertificaterequest-cleaner-controller device-taint-eviction-controller volumeattributesclass-protection-controller`)
+	podcertificaterequest-cleaner-controller device-taint-eviction-controller`)
 
 // disabledControllers reads --controllers as upstream does: "*" are those that run by
 // default, "NAME" runs and "-NAME" does not.
