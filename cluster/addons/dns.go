@@ -44,7 +44,7 @@ type DNSConfig struct {
 	Logger    *slog.Logger
 }
 
-// DNS keeps the kube-dns Service and an EndpointSlice with every node's server: each node
+// DNS keeps the kube-dns Service and EndpointSlices with every node's server: each node
 // answers at the first address of its pod CIDR.
 type DNS struct {
 	cfg    DNSConfig
@@ -97,7 +97,21 @@ func (d *DNS) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
+		// Many nodes come and go together: their changes are collected.
+		if d.many() {
+			select {
+			case <-time.After(retryAfter):
+			case <-ctx.Done():
+				return nil
+			}
+		}
 	}
+}
+
+// many: all endpoints are no longer in one slice.
+func (d *DNS) many() bool {
+	nodes, err := d.nodes.List(labels.Everything())
+	return err == nil && len(nodes) > sliceSize
 }
 
 func (d *DNS) sync(ctx context.Context) error {
@@ -113,19 +127,35 @@ func (d *DNS) sync(ctx context.Context) error {
 	} else if err != nil {
 		return fmt.Errorf("get service %s: %w", dnsName, err)
 	}
-	want := endpointSlice(nodes)
-	slices := d.cfg.Client.DiscoveryV1().EndpointSlices(metav1.NamespaceSystem)
-	have, err := slices.Get(ctx, dnsSliceName, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		_, err = slices.Create(ctx, want, metav1.CreateOptions{FieldManager: manager})
-	case err == nil && !equality.Semantic.DeepEqual(have.Endpoints, want.Endpoints):
-		next := have.DeepCopy()
-		next.Endpoints, next.Ports = want.Endpoints, want.Ports
-		_, err = slices.Update(ctx, next, metav1.UpdateOptions{FieldManager: manager})
-	}
+	client := d.cfg.Client.DiscoveryV1().EndpointSlices(metav1.NamespaceSystem)
+	own := labels.Set{discoveryv1.LabelServiceName: dnsName, discoveryv1.LabelManagedBy: manager}
+	list, err := client.List(ctx, metav1.ListOptions{LabelSelector: own.String()})
 	if err != nil {
-		return fmt.Errorf("write endpoint slice %s: %w", dnsSliceName, err)
+		return fmt.Errorf("list endpoint slices of %s: %w", dnsName, err)
+	}
+	have := map[string]*discoveryv1.EndpointSlice{}
+	for i := range list.Items {
+		have[list.Items[i].Name] = &list.Items[i]
+	}
+	for _, want := range endpointSlices(nodes) {
+		old := have[want.Name]
+		delete(have, want.Name)
+		switch {
+		case old == nil:
+			_, err = client.Create(ctx, want, metav1.CreateOptions{FieldManager: manager})
+		case !equality.Semantic.DeepEqual(old.Endpoints, want.Endpoints):
+			next := old.DeepCopy()
+			next.Endpoints, next.Ports = want.Endpoints, want.Ports
+			_, err = client.Update(ctx, next, metav1.UpdateOptions{FieldManager: manager})
+		}
+		if err != nil {
+			return fmt.Errorf("write endpoint slice %s: %w", want.Name, err)
+		}
+	}
+	for name := range have {
+		if err := client.Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete endpoint slice %s: %w", name, err)
+		}
 	}
 	return nil
 }
@@ -146,9 +176,35 @@ func service(ip netip.Addr) *corev1.Service {
 	}
 }
 
-func endpointSlice(nodes []*corev1.Node) *discoveryv1.EndpointSlice {
-	s := &discoveryv1.EndpointSlice{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: dnsSliceName, Labels: map[string]string{
+// sliceSize is upstream's --max-endpoints-per-slice; more than a thousand are not even valid.
+const sliceSize = 100
+
+// endpointSlices hold the servers of all nodes in the order of their addresses: as pod CIDRs are
+// given out upwards, a new node changes the last slice only. There is always one.
+func endpointSlices(nodes []*corev1.Node) []*discoveryv1.EndpointSlice {
+	var all []discoveryv1.Endpoint
+	for _, n := range nodes {
+		if e := endpointOf(n); e != nil {
+			all = append(all, *e)
+		}
+	}
+	slices.SortFunc(all, func(a, b discoveryv1.Endpoint) int {
+		return netip.MustParseAddr(a.Addresses[0]).Compare(netip.MustParseAddr(b.Addresses[0]))
+	})
+	out := []*discoveryv1.EndpointSlice{endpointSlice(dnsSliceName, nil)}
+	for part := range slices.Chunk(all, sliceSize) {
+		if out[0].Endpoints == nil {
+			out[0].Endpoints = part
+			continue
+		}
+		out = append(out, endpointSlice(fmt.Sprintf("%s-%d", dnsSliceName, len(out)), part))
+	}
+	return out
+}
+
+func endpointSlice(name string, endpoints []discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+	return &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: name, Labels: map[string]string{
 			discoveryv1.LabelServiceName: dnsName, discoveryv1.LabelManagedBy: manager,
 		}},
 		AddressType: discoveryv1.AddressTypeIPv4,
@@ -156,16 +212,8 @@ func endpointSlice(nodes []*corev1.Node) *discoveryv1.EndpointSlice {
 			{Name: ptr.To("dns"), Protocol: ptr.To(corev1.ProtocolUDP), Port: ptr.To[int32](dnsPort)},
 			{Name: ptr.To("dns-tcp"), Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To[int32](dnsPort)},
 		},
+		Endpoints: endpoints,
 	}
-	for _, n := range nodes {
-		if e := endpointOf(n); e != nil {
-			s.Endpoints = append(s.Endpoints, *e)
-		}
-	}
-	slices.SortFunc(s.Endpoints, func(a, b discoveryv1.Endpoint) int {
-		return netip.MustParseAddr(a.Addresses[0]).Compare(netip.MustParseAddr(b.Addresses[0]))
-	})
-	return s
 }
 
 // endpointOf is a node's DNS server; nil while the node has no IPv4 pod CIDR. A node that is

@@ -2,12 +2,14 @@ package addons
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
@@ -77,5 +79,67 @@ func TestDNSFollowsNodes(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestManyNodesTakeManySlices: none is larger than allowed, a node more changes one slice, and
+// those that are no longer needed go.
+func TestManyNodesTakeManySlices(t *testing.T) {
+	nodes := func(n int) (all []*corev1.Node) {
+		for i := range n {
+			all = append(all, node(fmt.Sprintf("n%d", i), fmt.Sprintf("10.%d.%d.0/24", 128+i/256, i%256)))
+		}
+		return all
+	}
+	before, after := endpointSlices(nodes(1250)), endpointSlices(nodes(1251))
+	if len(before) != 13 || before[0].Name != "kube-dns" || before[12].Name != "kube-dns-12" {
+		t.Fatalf("%d slices", len(before))
+	}
+	total, changed := 0, 0
+	for i := range after {
+		total += len(after[i].Endpoints)
+		if len(after[i].Endpoints) > sliceSize {
+			t.Errorf("%s has %d endpoints", after[i].Name, len(after[i].Endpoints))
+		}
+		if !equality.Semantic.DeepEqual(before[i], after[i]) {
+			changed++
+		}
+	}
+	if total != 1251 || changed != 1 {
+		t.Errorf("%d endpoints, %d slices changed by one node more", total, changed)
+	}
+	if none := endpointSlices(nil); len(none) != 1 {
+		t.Errorf("without nodes: %d slices, want an empty one", len(none))
+	}
+
+	client := fake.NewClientset()
+	f := informers.NewSharedInformerFactory(client, 0)
+	d, err := NewDNS(DNSConfig{Client: client, Informers: f, ServiceIP: netip.MustParseAddr("10.96.0.10"), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{250, 120, 0} {
+		store := f.Core().V1().Nodes().Informer().GetStore()
+		var objects []any
+		for _, o := range nodes(n) {
+			objects = append(objects, o)
+		}
+		if err := store.Replace(objects, ""); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		list, err := client.DiscoveryV1().EndpointSlices("kube-system").List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := 0
+		for _, s := range list.Items {
+			got += len(s.Endpoints)
+		}
+		if want := max(1, (n+sliceSize-1)/sliceSize); got != n || len(list.Items) != want {
+			t.Errorf("%d nodes: %d endpoints in %d slices, want %d", n, got, len(list.Items), want)
+		}
 	}
 }
