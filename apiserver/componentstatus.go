@@ -23,16 +23,16 @@ var (
 // process; that somebody holds their Lease holds everywhere.
 func (s *Server) componentStatus(ctx context.Context) []runtime.Object {
 	return []runtime.Object{
+		status("scheduler", s.leader(ctx, "kube-scheduler")),
 		status("controller-manager", s.leader(ctx, "kube-controller-manager")),
 		status("etcd-0", s.storeAnswers(ctx)),
-		status("scheduler", s.leader(ctx, "kube-scheduler")),
 	}
 }
 
 func status(name string, err error) *corev1.ComponentStatus {
 	c := corev1.ComponentCondition{Type: corev1.ComponentHealthy, Status: corev1.ConditionTrue, Message: "ok"}
 	if err != nil {
-		c.Status, c.Message, c.Error = corev1.ConditionFalse, err.Error(), err.Error()
+		c.Status, c.Message = corev1.ConditionFalse, err.Error()
 	}
 	return &corev1.ComponentStatus{ObjectMeta: metav1.ObjectMeta{Name: name}, Conditions: []corev1.ComponentCondition{c}}
 }

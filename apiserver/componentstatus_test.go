@@ -56,7 +56,7 @@ func TestComponentStatuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	var table metav1.Table
-	if err := json.Unmarshal(raw, &table); err != nil || table.Kind != "Table" || len(table.Rows) != 3 || table.Rows[0].Cells[1] != "Unhealthy" {
+	if err := json.Unmarshal(raw, &table); err != nil || table.Kind != "Table" || len(table.Rows) != 3 || table.Rows[1].Cells[1] != "Unhealthy" {
 		t.Errorf("%v: %s", err, raw)
 	}
 	if err := k.CoreV1().RESTClient().Delete().Resource("componentstatuses").Name("etcd-0").Do(t.Context()).Error(); !apierrors.IsMethodNotSupported(err) && !apierrors.IsNotFound(err) {

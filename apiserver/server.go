@@ -130,7 +130,7 @@ func New(c Config) (*Server, error) {
 		Caches: c.Caches, Scheme: c.Scheme, Admission: c.Admission, Authorizer: c.Authorizer,
 		Endpoints: append(kubelets.Endpoints(), c.Endpoints...), Hooks: c.Hooks, Types: s.types,
 		Computed: map[schema.GroupResource]rest.Computed{componentStatuses: s.componentStatus},
-		Clock: c.Clock, Logger: c.Logger, Stopping: s.stopping,
+		Clock:    c.Clock, Logger: c.Logger, Stopping: s.stopping,
 	})
 	served := serve(c.Scheme, c.Resources)
 	if err := s.registry.Add(append(served, c.Served...)...); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/skiff-k8s/skiff/apiserver/cacher"
 )
 
-// Computed makes the objects of a resource that is not stored, in the order of their names.
+// Computed makes the objects of a resource that is not stored.
 type Computed func(ctx context.Context) []runtime.Object
 
 // computed answers get and list.
