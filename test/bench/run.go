@@ -178,7 +178,7 @@ func describe(ctx context.Context) (record.Run, error) {
 	if err != nil {
 		return record.Run{}, err
 	}
-	commit, err := exec.CommandContext(ctx, "git", "rev-parse", "--short=12", "HEAD").Output()
+	commit, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*").Output()
 	if err != nil {
 		return record.Run{}, fmt.Errorf("find the commit: %w", err)
 	}
