@@ -58,7 +58,7 @@ func stages() []stage {
 			{name: "nodes-5000", spec: "nodes:n=4000:c=16:first=1000", setup: true, title: "register 4,000 more", unit: "node", noProfile: true},
 			{name: "heartbeat-5000", spec: "heartbeat:n=5000:c=16", setup: true, title: "heartbeats of 5,000 nodes", unit: "renewal", noProfile: true},
 			{name: "bind-5000", spec: "bind:n=5000:c=16", setup: true, title: "create and bind 5,000 pods, 5,000 nodes", unit: "pod"},
-			{name: "memory-5000", spec: "sleep:d=15s", title: "5,000 nodes, 10,000 pods", noProfile: true},
+			{name: "memory-5000", spec: "sleep:d=15s", title: "5,000 nodes, 10,000 pods"},
 		}},
 		{name: "services", rounds: 2, run: runServices, cases: []benchCase{
 			{name: "services-load", title: "10,000 Services with 3 endpoints each, from start of the proxy", unit: "Service"},
