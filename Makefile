@@ -127,13 +127,13 @@ swap: conformance-tools twins ## clusters of upstream's and skiff's components: 
 # Folder of upstream's binaries, made by make twins; what it lacks is reported as not run.
 TWINS ?= $(CACHE)/twins
 CASE ?=
-ROUNDS ?= 3
+ROUNDS ?= 2
 .PHONY: record
 record: ## run the scripts of test/api against upstream's API server and keep its answers (root; TWINS=dir)
 	@test/upstream/record $(TWINS)
 
 .PHONY: bench
-bench: build ## skiff and upstream by turns, docs/benchmarks.md (root; half an hour; CASE=regex for parts, ROUNDS=n, TWINS=dir)
+bench: build ## skiff and upstream by turns, docs/benchmarks.md (root; under 40 minutes; CASE=regex for parts, ROUNDS=n, TWINS=dir)
 	@$(GO) build -tags $(TAGS) -o $(CACHE)/bench ./test/bench
 	@$(GO) build -tags $(TAGS) -o $(CACHE)/apibench ./test/bench/apibench
 	@$(CACHE)/bench run --skiff bin/skiff --apibench $(CACHE)/apibench --twins '$(TWINS)' --case '$(CASE)' --rounds $(ROUNDS) || { $(CACHE)/bench report; exit 1; }

@@ -60,7 +60,7 @@ func stages() []stage {
 			{name: "bind-5000", spec: "bind:n=5000:c=16", setup: true, title: "create and bind 5,000 pods, 5,000 nodes", unit: "pod"},
 			{name: "memory-5000", spec: "sleep:d=15s", title: "5,000 nodes, 10,000 pods"},
 		}},
-		{name: "services", rounds: 2, run: runServices, cases: []benchCase{
+		{name: "services", rounds: 1, run: runServices, cases: []benchCase{
 			{name: "services-load", title: "10,000 Services with 3 endpoints each, from start of the proxy", unit: "Service"},
 			{name: "services-change", title: "one endpoint of them changes", unit: "change"},
 		}},

@@ -47,7 +47,7 @@ const introduction = `# Benchmarks
 
 Computed by ` + "`go run ./test/bench report`" + ` from the JSON lines in test/bench/results; do not edit. ` + "`make bench`" + ` measures anew,
 ` + "`make bench CASE=regex`" + ` only the cases that the expression names (names stand in the tables). It needs root and the binaries of
-` + "`make twins`" + `, and takes about half an hour.
+` + "`make twins`" + `, and takes under 40 minutes (ROUNDS=n, 2 unless given; proxies have one round).
 
 What is compared is **CPU of the server's processes per operation**, from /proc: on a machine where load generator and servers
 share the cores, it holds where wall times do not. skiff is its control-plane process (etcd, API server, scheduler and controllers in
