@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -108,10 +109,25 @@ func Full(t testing.TB, change ...func(*apiserver.Config)) *Server {
 	run(t, objects)
 	k, err := kubernetes.NewForConfig(s.Admin())
 	must(err)
-	err = wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
-		_, err := k.CoreV1().Services(corev1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{})
-		return err == nil, nil
+	must(objects.WaitReady(t.Context()))
+	err = wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		if _, err := k.CoreV1().Services(corev1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{}); err != nil {
+			return false, nil
+		}
+		return knowsStandardRoles(ctx, rights), nil
 	})
 	must(err)
 	return s
+}
+
+// knowsStandardRoles says whether the authorizer has heard of every role that any user is
+// bound to: roles and bindings reach it one by one.
+func knowsStandardRoles(ctx context.Context, rights *authz.Authorizer) bool {
+	anyone := &user.DefaultInfo{Name: "anyone", Groups: []string{user.AllAuthenticated}}
+	may, _, err := rights.Authorize(ctx, authorizer.AttributesRecord{User: anyone, Verb: "get", Path: "/api"})
+	if may != authorizer.DecisionAllow || err != nil {
+		return false
+	}
+	_, missing, err := rights.Authorize(ctx, authorizer.AttributesRecord{User: anyone, Verb: "list", Resource: "pods", ResourceRequest: true})
+	return missing == "" && err == nil
 }
