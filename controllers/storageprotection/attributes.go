@@ -94,20 +94,12 @@ func (c *AttributesClasses) reconcile(ctx context.Context, key controller.Key) (
 	if err != nil {
 		return 0, fmt.Errorf("reading class: %w", err)
 	}
-	has := slices.Contains(class.Finalizers, attributesFinalizer)
-	next := class.DeepCopy()
-	switch {
-	case class.DeletionTimestamp == nil && !has:
-		next.Finalizers = append(next.Finalizers, attributesFinalizer)
-	case class.DeletionTimestamp != nil && has:
-		used, err := c.used(class.Name)
-		if err != nil || used {
-			return 0, err
-		}
-		next.Finalizers = slices.DeleteFunc(next.Finalizers, func(f string) bool { return f == attributesFinalizer })
-	default:
-		return 0, nil
+	finalizers, changed, err := protect(class, attributesFinalizer, func() (bool, error) { return c.used(class.Name) })
+	if err != nil || !changed {
+		return 0, err
 	}
+	next := class.DeepCopy()
+	next.Finalizers = finalizers
 	if _, err := c.cfg.Client.StorageV1().VolumeAttributesClasses().Update(ctx, next, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		return 0, fmt.Errorf("updating finalizers of class: %w", err)
 	}

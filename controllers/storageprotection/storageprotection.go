@@ -26,6 +26,22 @@ const (
 	volumeFinalizer = "kubernetes.io/pv-protection"
 )
 
+// protect decides which finalizers an object has next: ours from its first day, and
+// not any longer once it is being deleted and nobody uses it. It does not change the object.
+func protect(obj metav1.Object, finalizer string, used func() (bool, error)) (next []string, changed bool, err error) {
+	has, deleting := slices.Contains(obj.GetFinalizers(), finalizer), obj.GetDeletionTimestamp() != nil
+	switch {
+	case !deleting && !has:
+		return append(slices.Clone(obj.GetFinalizers()), finalizer), true, nil
+	case deleting && has:
+		if used, err := used(); err != nil || used {
+			return nil, false, err
+		}
+		return slices.DeleteFunc(slices.Clone(obj.GetFinalizers()), func(f string) bool { return f == finalizer }), true, nil
+	}
+	return nil, false, nil
+}
+
 // Claims protects PersistentVolumeClaims that pods use.
 type Claims struct {
 	cfg    controller.Config
@@ -84,21 +100,13 @@ func (c *Claims) reconcile(ctx context.Context, key controller.Key) (time.Durati
 	if err != nil {
 		return 0, fmt.Errorf("reading claim: %w", err)
 	}
-	has := slices.Contains(claim.Finalizers, claimFinalizer)
-	client := c.cfg.Client.CoreV1().PersistentVolumeClaims(key.Namespace)
-	next := claim.DeepCopy()
-	switch {
-	case claim.DeletionTimestamp == nil && !has:
-		next.Finalizers = append(next.Finalizers, claimFinalizer)
-	case claim.DeletionTimestamp != nil && has:
-		used, err := c.used(ctx, claim)
-		if err != nil || used {
-			return 0, err
-		}
-		next.Finalizers = slices.DeleteFunc(next.Finalizers, func(f string) bool { return f == claimFinalizer })
-	default:
-		return 0, nil
+	finalizers, changed, err := protect(claim, claimFinalizer, func() (bool, error) { return c.used(ctx, claim) })
+	if err != nil || !changed {
+		return 0, err
 	}
+	next := claim.DeepCopy()
+	next.Finalizers = finalizers
+	client := c.cfg.Client.CoreV1().PersistentVolumeClaims(key.Namespace)
 	if _, err := client.Update(ctx, next, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		return 0, fmt.Errorf("updating finalizers of claim: %w", err)
 	}
@@ -155,16 +163,12 @@ func (c *Volumes) reconcile(ctx context.Context, key controller.Key) (time.Durat
 	if err != nil {
 		return 0, fmt.Errorf("reading volume: %w", err)
 	}
-	has := slices.Contains(v.Finalizers, volumeFinalizer)
-	next := v.DeepCopy()
-	switch {
-	case v.DeletionTimestamp == nil && !has:
-		next.Finalizers = append(next.Finalizers, volumeFinalizer)
-	case v.DeletionTimestamp != nil && has && v.Status.Phase != corev1.VolumeBound:
-		next.Finalizers = slices.DeleteFunc(next.Finalizers, func(f string) bool { return f == volumeFinalizer })
-	default:
-		return 0, nil
+	finalizers, changed, err := protect(v, volumeFinalizer, func() (bool, error) { return v.Status.Phase == corev1.VolumeBound, nil })
+	if err != nil || !changed {
+		return 0, err
 	}
+	next := v.DeepCopy()
+	next.Finalizers = finalizers
 	if _, err := c.cfg.Client.CoreV1().PersistentVolumes().Update(ctx, next, metav1.UpdateOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		return 0, fmt.Errorf("updating finalizers of volume: %w", err)
 	}
