@@ -64,14 +64,14 @@ func (a *authority) sign(template *x509.Certificate, dir string) (*ecdsa.Private
 	return key, writePEM(a.t, filepath.Join(dir, "cert"), "CERTIFICATE", der)
 }
 
-// issue makes a certificate for 127.0.0.1, for servers and clients.
+// issue makes a certificate for this process's loopback address, for servers and clients.
 func (a *authority) issue(notAfter time.Time) tlsFiles {
 	a.t.Helper()
 	dir := a.t.TempDir()
 	key, cert := a.sign(&x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "test"},
 		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: notAfter,
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature,
+		IPAddresses: []net.IP{loopback}, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}, dir)
 	der, err := x509.MarshalECPrivateKey(key)

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,15 +26,27 @@ type upstream struct {
 // tlsFiles are what a server or a client shows, in PEM files.
 type tlsFiles struct{ ca, cert, key string }
 
-// freePort is free now; etcd must know it before it listens.
+// loopback is an address of this process alone: elsewhere on the machine nobody listens at it or
+// calls from it, so that a port stays free while its server is away.
+var loopback = net.IPv4(127, byte(1+os.Getpid()>>16&0x7f), byte(os.Getpid()>>8), byte(1+os.Getpid()%254))
+
+// ports have been given out by freePort.
+var ports sync.Map
+
+// freePort is a port that no other server has or will have; etcd must know it before it listens.
 func freePort(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for {
+		l, err := net.Listen("tcp", net.JoinHostPort(loopback.String(), "0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		address := l.Addr().String()
+		l.Close()
+		if _, taken := ports.LoadOrStore(address, true); !taken {
+			return address
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
 }
 
 // members prepares a cluster of n; files non-nil: it speaks TLS and wants client certificates.
