@@ -45,8 +45,14 @@ func readiness(n *corev1.Node) corev1.ConditionStatus {
 // silenced returns a copy of a node's status with the conditions that its silent
 // kubelet can no longer vouch for, or nil when they say so already.
 func silenced(n *corev1.Node, now time.Time) *corev1.Node {
+	// Asked again and again while the node is silent: a copy only when there is news.
+	if !slices.ContainsFunc(monitored, func(t corev1.NodeConditionType) bool {
+		c := condition(n, t)
+		return c == nil || c.Status != corev1.ConditionUnknown
+	}) {
+		return nil
+	}
 	next := n.DeepCopy()
-	changed := false
 	for _, t := range monitored {
 		c := condition(next, t)
 		switch {
@@ -55,15 +61,10 @@ func silenced(n *corev1.Node, now time.Time) *corev1.Node {
 				Type: t, Status: corev1.ConditionUnknown, Reason: "NodeStatusNeverUpdated", Message: "Kubelet never posted node status.",
 				LastHeartbeatTime: n.CreationTimestamp, LastTransitionTime: metav1.NewTime(now),
 			})
-			changed = true
 		case c.Status != corev1.ConditionUnknown:
 			c.Status, c.Reason, c.Message = corev1.ConditionUnknown, "NodeStatusUnknown", "Kubelet stopped posting node status."
 			c.LastTransitionTime = metav1.NewTime(now)
-			changed = true
 		}
-	}
-	if !changed {
-		return nil
 	}
 	return next
 }

@@ -19,7 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
 
@@ -50,8 +49,9 @@ type Controller struct {
 
 	mu    sync.Mutex
 	seen  map[string]heartbeat
-	next  map[string]time.Time // by zone: when a node may be emptied again
-	ready map[string]string    // by node: readiness last acted on
+	zones *zones
+	next  map[zone]time.Time // when a node may be emptied again
+	ready map[string]string  // by node: readiness last acted on
 }
 
 // heartbeat is the last sign of life of a kubelet, by our own clock: nodes' clocks may be off.
@@ -70,7 +70,7 @@ func New(cfg Config) (*Controller, error) {
 	core := cfg.Informers.Core().V1()
 	c := &Controller{
 		cfg: cfg, nodes: core.Nodes().Lister(),
-		seen: map[string]heartbeat{}, next: map[string]time.Time{}, ready: map[string]string{},
+		seen: map[string]heartbeat{}, zones: newZones(), next: map[zone]time.Time{}, ready: map[string]string{},
 	}
 	c.loop = controller.NewLoop(name, 4, cfg.Clock, cfg.Logger, c.reconcile)
 	var err error
@@ -134,7 +134,7 @@ func (c *Controller) podPlaced(p *corev1.Pod) {
 	}
 }
 
-// status notes a heartbeat in the node's status.
+// status notes a heartbeat in the node's status, and how the node fares.
 func (c *Controller) status(n *corev1.Node) {
 	var t time.Time
 	if r := condition(n, corev1.NodeReady); r != nil {
@@ -142,6 +142,7 @@ func (c *Controller) status(n *corev1.Node) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.zones.set(n.Name, fare{zoneOf(n), readiness(n) == corev1.ConditionTrue})
 	h, ok := c.seen[n.Name]
 	if !ok || !t.Equal(h.status) {
 		h.at, h.status = c.cfg.Clock.Now(), t
@@ -166,6 +167,7 @@ func (c *Controller) renewal(l *coordinationv1.Lease) {
 func (c *Controller) forget(n *corev1.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.zones.remove(n.Name)
 	delete(c.seen, n.Name)
 	delete(c.ready, n.Name)
 }
@@ -295,38 +297,16 @@ func ignoreGone(err error, what string) error {
 
 // turn says whether this node may be emptied now, or when to ask again.
 func (c *Controller) turn(node *corev1.Node, now time.Time) (bool, time.Duration) {
-	all, err := c.nodes.List(labels.Everything())
-	if err != nil {
-		return false, time.Second
-	}
-	zones := map[string]zoneCount{}
-	for _, n := range all {
-		z := zones[zoneOf(n)]
-		if readiness(n) == corev1.ConditionTrue {
-			z.ready++
-		} else {
-			z.notReady++
-		}
-		zones[zoneOf(n)] = z
-	}
-	allDown := true
-	for _, z := range zones {
-		allDown = allDown && z.full()
-	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	zone := zoneOf(node)
-	r := rate(zones[zone], allDown)
+	r := rate(c.zones.counts[zone], c.zones.allDown())
 	if r == 0 {
 		return false, 5 * time.Second
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if wait := c.next[zone].Sub(now); wait > 0 {
 		return false, wait
 	}
 	c.next[zone] = now.Add(time.Duration(float64(time.Second) / r))
 	return true, 0
-}
-
-func zoneOf(n *corev1.Node) string {
-	return n.Labels[corev1.LabelTopologyRegion] + ":" + n.Labels[corev1.LabelTopologyZone]
 }
