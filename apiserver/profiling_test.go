@@ -8,12 +8,13 @@ import (
 
 	"github.com/skiff-k8s/skiff/apiserver"
 	"github.com/skiff-k8s/skiff/apiserver/servertest"
+	"github.com/skiff-k8s/skiff/component/profiling"
 )
 
 // TestProfiling: profiles are served, to those only that RBAC lets read the path.
 func TestProfiling(t *testing.T) {
 	s := servertest.Full(t, func(c *apiserver.Config) {
-		c.Paths = map[string]http.Handler{apiserver.ProfilingPath: apiserver.Profiling()}
+		c.Paths = map[string]http.Handler{profiling.Path: profiling.Handler()}
 	})
 	for _, c := range []struct {
 		token, path string

@@ -34,6 +34,7 @@ import (
 	"github.com/skiff-k8s/skiff/apiserver/seams"
 	"github.com/skiff-k8s/skiff/apiserver/webhook"
 	"github.com/skiff-k8s/skiff/component"
+	"github.com/skiff-k8s/skiff/component/profiling"
 	"github.com/skiff-k8s/skiff/host/netlink"
 )
 
@@ -76,7 +77,7 @@ type APIServerConfig struct {
 	MaxInFlight, MaxMutating int
 	ShutdownGrace            time.Duration
 
-	// Profiling serves profiles of the process under apiserver.ProfilingPath.
+	// Profiling serves profiles of the process below profiling.Path.
 	Profiling bool
 
 	// Audit records requests; nil: they are not recorded.
@@ -191,7 +192,7 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 	fail := func(err error) (*apiServer, error) { return nil, errors.Join(err, listener.Close()) }
 	paths := map[string]http.Handler{authn.OpenIDConfigPath: discovery, authn.JWKSPath: discovery}
 	if c.Profiling {
-		paths[apiserver.ProfilingPath] = apiserver.Profiling()
+		paths[profiling.Path] = profiling.Handler()
 	}
 	server, err = apiserver.New(apiserver.Config{
 		Caches: caches, Scheme: scheme, Resources: resources,

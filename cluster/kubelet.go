@@ -35,6 +35,6 @@ func (c *Config) newKubelet(p Paths, creds *Credentials, log *slog.Logger) (comp
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &serving, nil },
 		ClientCA:       clients,
 		ClusterDNS:     []string{c.ServiceIP(dnsServiceIndex).String()}, ClusterDomain: c.Domain,
-		CgroupRoot: c.cgroupRoot(), Logger: log,
+		CgroupRoot: c.cgroupRoot(), Profiling: true, Logger: log,
 	})
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/skiff-k8s/skiff/component"
+	"github.com/skiff-k8s/skiff/component/profiling"
 	"github.com/skiff-k8s/skiff/proxy"
 	"github.com/skiff-k8s/skiff/proxy/nftables"
 )
@@ -34,7 +35,9 @@ type ProxyConfig struct {
 	// Healthz and Metrics are addresses to serve these at, over plain HTTP as upstream
 	// does; empty: nowhere.
 	Healthz, Metrics string
-	Logger           *slog.Logger
+	// Profiling serves profiles of the process beside its metrics, to whoever reaches these.
+	Profiling bool
+	Logger    *slog.Logger
 }
 
 func newProxy(c ProxyConfig, shared informers.SharedInformerFactory) (*proxy.Proxy, error) {
@@ -73,7 +76,7 @@ func RunProxy(ctx context.Context, c ProxyConfig) error {
 	var applied atomic.Bool
 	group := component.NewGroup(c.Logger)
 	group.Add(component.Member{Name: "healthz", Component: plainServer(c.Healthz, proxyHealth(&applied), c.Logger), Background: true})
-	group.Add(component.Member{Name: "metrics", Component: plainServer(c.Metrics, proxyMetrics(), c.Logger), Background: true})
+	group.Add(component.Member{Name: "metrics", Component: plainServer(c.Metrics, proxyMetrics(c.Profiling), c.Logger), Background: true})
 	group.Add(component.Member{Name: "node", Component: node, Background: true})
 	group.Add(component.Member{Name: "proxy", Component: component.Func(func(ctx context.Context) error { return runWith(ctx, shared, px) }), Background: true})
 	group.Add(component.Member{Name: "applied", Component: component.Func(func(ctx context.Context) error {
@@ -154,10 +157,13 @@ func proxyHealth(applied *atomic.Bool) http.Handler {
 	return mux
 }
 
-func proxyMetrics() http.Handler {
+func proxyMetrics(profiles bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
 	mux.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "nftables") })
 	mux.Handle("/metrics", processMetrics())
+	if profiles {
+		mux.Handle(profiling.Path, profiling.Handler())
+	}
 	return mux
 }

@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/skiff-k8s/skiff/component"
+	"github.com/skiff-k8s/skiff/component/profiling"
 )
 
 // ServeConfig is the secure port of a component that runs alone. The zero value serves
@@ -38,6 +39,8 @@ type ServeConfig struct {
 	// LookUpCA asks the API server for the CA that it verifies users with, and goes on asking
 	// until it tells; with NeedCA the port is not opened before.
 	LookUpCA, NeedCA bool
+	// Profiling serves profiles of the process below profiling.Path.
+	Profiling bool
 	// Public are paths for all, with what is below one that ends in "*".
 	Public []string
 }
@@ -80,6 +83,9 @@ func newSecureServer(s ServeConfig, log *slog.Logger) (component.Component, erro
 		mux.HandleFunc(p, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
 	}
 	mux.Handle("/metrics", processMetrics())
+	if s.Profiling {
+		mux.Handle(profiling.Path, profiling.Handler())
+	}
 	serve := httpServer(tls.NewListener(l, conf), s.guard(mux, log))
 	if !s.LookUpCA {
 		return serve, nil

@@ -95,6 +95,8 @@ type Config struct {
 	Recorder record.EventRecorder
 	Mounts   mount.Table // the kernel's
 	Logger   *slog.Logger
+	// Profiling serves profiles of the process to those who may proxy to the node.
+	Profiling bool
 }
 
 // Kubelet is a node's agent.
@@ -221,7 +223,7 @@ func New(cfg Config) (*Kubelet, error) {
 	if cfg.GetCertificate != nil {
 		if k.server, err = server.New(server.Config{
 			NodeName: cfg.NodeName, Listener: cfg.Listener, Addr: cfg.ListenAddr, GetCertificate: cfg.GetCertificate, ClientCA: cfg.ClientCA, Client: cfg.Client,
-			Pods: k.pods, CRI: k.cri, LogDir: filepath.Dir(cfg.PodLogsDir), Logger: cfg.Logger,
+			Pods: k.pods, CRI: k.cri, LogDir: filepath.Dir(cfg.PodLogsDir), Profiling: cfg.Profiling, Logger: cfg.Logger,
 			Stats:   func(ctx context.Context) (any, error) { return st.Summary(ctx) },
 			Metrics: st.Metrics,
 		}); err != nil {

@@ -113,6 +113,7 @@ type delegated struct {
 	clientCA                      string
 	frontProxy                    frontProxyFlags
 	public                        []string
+	profiling                     bool
 }
 
 func (d *delegated) bind(flags *pflag.FlagSet, port uint16) {
@@ -122,6 +123,7 @@ func (d *delegated) bind(flags *pflag.FlagSet, port uint16) {
 	flags.BoolVar(&d.skipLookup, "authentication-skip-lookup", false, "do not ask the API server for the CA of clients' certificates")
 	flags.BoolVar(&d.tolerate, "authentication-tolerate-lookup-failure", true, "serve although the API server does not tell the CA")
 	flags.StringVar(&d.clientCA, "client-ca-file", "", "CA of clients' certificates")
+	flags.BoolVar(&d.profiling, "profiling", true, "serve profiles of the process below /debug/pprof/ to who may read it")
 	flags.StringSliceVar(&d.public, "authorization-always-allow-paths", []string{"/healthz", "/readyz", "/livez"}, "paths that are for all")
 }
 
@@ -133,7 +135,7 @@ var delegatedAccepted = append([]others{
 
 func (d *delegated) config(name string) (cluster.ServeConfig, error) {
 	none := func(err error) (cluster.ServeConfig, error) { return cluster.ServeConfig{}, err }
-	c := cluster.ServeConfig{Public: d.public}
+	c := cluster.ServeConfig{Public: d.public, Profiling: d.profiling}
 	var err error
 	if c.Bind, err = d.addrPort(); err != nil {
 		return none(err)

@@ -113,11 +113,11 @@ func TestFlagsWithoutEffect(t *testing.T) {
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	var log strings.Builder
 	cmd.SetErr(&log)
-	cmd.SetArgs([]string{"--profiling", "--feature-gates=A=true", "--disable-http2-serving=false", "--write-config-to=", "--kubeconfig=" + filepath.Join(t.TempDir(), "missing")})
+	cmd.SetArgs([]string{"--contention-profiling", "--feature-gates=A=true", "--disable-http2-serving=false", "--write-config-to=", "--kubeconfig=" + filepath.Join(t.TempDir(), "missing")})
 	if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), "--kubeconfig") {
 		t.Fatalf("got %v, want an error about the kubeconfig, the only thing that is wrong", err)
 	}
-	for _, want := range []string{"--profiling", "--feature-gates"} {
+	for _, want := range []string{"--contention-profiling", "--feature-gates"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("no warning of %s in %q", want, log.String())
 		}

@@ -46,6 +46,7 @@ type kubeletFlags struct {
 	providerID                 string
 	anonymous, webhook         bool
 	authorization              string
+	profiling                  bool
 
 	registerTaints []corev1.Taint // of the file
 }
@@ -55,7 +56,7 @@ func kubeletCommand() *cobra.Command {
 		name: "kubelet", short: "Run a kubelet alone, with upstream's flags, on a container runtime of its own",
 		accepted: kubeletAccepted, refused: kubeletRefused,
 		bind: func(flags *pflag.FlagSet) func(*cobra.Command, *slog.Logger) error {
-			var f kubeletFlags
+			f := kubeletFlags{profiling: true} // only a file says otherwise
 			f.bind(flags)
 			return func(cmd *cobra.Command, log *slog.Logger) error {
 				if f.file != "" {
@@ -153,7 +154,7 @@ func (f *kubeletFlags) config(log *slog.Logger) (cluster.KubeletConfig, error) {
 		RootDir: f.rootDir, PodLogsDir: f.podLogs, ManifestDir: f.manifests, ResolvConf: orElse(f.resolv, "-"),
 		RuntimeEndpoint: f.runtime, ImageEndpoint: f.images,
 		ClusterDNS: f.dns, ClusterDomain: f.domain, CgroupRoot: f.cgroupRoot, CgroupDriver: f.cgroupDriver,
-		MaxPods: int64(f.maxPods), PodPidsLimit: max(f.podPids, 0), Labels: f.labels, ProviderID: f.providerID, Logger: log,
+		MaxPods: int64(f.maxPods), PodPidsLimit: max(f.podPids, 0), Labels: f.labels, ProviderID: f.providerID, Profiling: f.profiling, Logger: log,
 	}}
 	switch {
 	case f.runtime == "":

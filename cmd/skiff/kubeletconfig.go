@@ -17,7 +17,7 @@ var (
 	kubeletHonoured = strings.Fields(`staticPodPath podLogsDir address port tlsCertFile tlsPrivateKeyFile tlsCipherSuites tlsMinVersion
 		authentication authorization healthzPort healthzBindAddress clusterDomain clusterDNS cgroupRoot cgroupDriver maxPods podPidsLimit
 		resolvConf kubeAPIQPS kubeAPIBurst contentType systemReserved kubeReserved providerID registerWithTaints
-		containerRuntimeEndpoint imageServiceEndpoint`)
+		containerRuntimeEndpoint imageServiceEndpoint enableProfilingHandler`)
 	// kubeletUnsupported are refused unless they have one of these values.
 	kubeletUnsupported = map[string][]any{
 		"enableServer": {true}, "registerNode": {true}, "staticPodURL": nil, "staticPodURLHeader": nil, "runOnce": nil, "readOnlyPort": nil,
@@ -78,6 +78,9 @@ func (f *kubeletFlags) read(flags *pflag.FlagSet, log *slog.Logger) error {
 	take("system-reserved", len(file.SystemReserved) > 0, func() { f.systemReserve = file.SystemReserved })
 	take("kube-reserved", len(file.KubeReserved) > 0, func() { f.kubeReserve = file.KubeReserved })
 	take("register-with-taints", len(file.RegisterWithTaints) > 0, func() { f.registerTaints = file.RegisterWithTaints })
+	if p := file.EnableProfilingHandler; p != nil {
+		f.profiling = *p
+	}
 	return nil
 }
 

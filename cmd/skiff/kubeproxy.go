@@ -28,6 +28,7 @@ type proxyFlags struct {
 	clusterCIDR      string
 	healthz, metrics string
 	cleanup          bool
+	profiling        bool
 }
 
 var proxyAccepted = []others{
@@ -40,7 +41,6 @@ var proxyAccepted = []others{
 	{"pods' traffic is told from others' by the cluster CIDR", "detect-local-mode"},
 	{"features are at the defaults of the version that is served", "feature-gates"},
 	{"metrics are served as they are", "show-hidden-metrics-for-version"},
-	{"the component has no such endpoint", "profiling?"},
 }
 
 var proxyRefused = []others{
@@ -81,6 +81,7 @@ func (f *proxyFlags) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&f.clusterCIDR, "cluster-cidr", "", "CIDR of pods, one a family; others' traffic to cluster IPs is masqueraded")
 	flags.StringVar(&f.healthz, "healthz-bind-address", "0.0.0.0:10256", "address of /healthz; empty: none")
 	flags.StringVar(&f.metrics, "metrics-bind-address", "127.0.0.1:10249", "address of /metrics; empty: none")
+	flags.BoolVar(&f.profiling, "profiling", false, "serve profiles of the process below /debug/pprof/, beside its metrics")
 	flags.BoolVar(&f.cleanup, "cleanup", false, "take the rules away and end")
 }
 
@@ -94,7 +95,7 @@ func (f *proxyFlags) config(log *slog.Logger) (cluster.ProxyConfig, error) {
 	if err := oneOf("proxy-mode", f.mode, "nftables", ""); err != nil {
 		return none(err)
 	}
-	c := cluster.ProxyConfig{Table: proxyTable, Logger: log}
+	c := cluster.ProxyConfig{Table: proxyTable, Profiling: f.profiling, Logger: log}
 	var err error
 	if c.PodCIDRs, err = prefixes("cluster-cidr", strings.FieldsFunc(f.clusterCIDR, func(r rune) bool { return r == ',' })); err != nil {
 		return none(err)
@@ -146,6 +147,7 @@ func (f *proxyFlags) read(log *slog.Logger) error {
 	f.hostname = orElse(file.HostnameOverride, f.hostname)
 	f.mode = orElse(string(file.Mode), f.mode)
 	f.clusterCIDR = orElse(file.ClusterCIDR, f.clusterCIDR)
+	f.profiling = f.profiling || file.EnableProfiling
 	f.healthz, f.metrics = orElse(file.HealthzBindAddress, f.healthz), orElse(file.MetricsBindAddress, f.metrics)
 	for _, r := range []struct {
 		field string

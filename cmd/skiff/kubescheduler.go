@@ -53,7 +53,7 @@ func kubeSchedulerCommand() *cobra.Command {
 var versionedAccepted = []others{
 	{"features are at the defaults of the version that is served", "feature-gates emulated-version min-compatibility-version"},
 	{"metrics are served as they are", "allow-metric-labels allow-metric-labels-manifest disabled-metrics show-hidden-metrics-for-version"},
-	{"the component has no such endpoint", "profiling? contention-profiling?"},
+	{"the component has no such endpoint", "contention-profiling?"},
 }
 
 func (f *schedulerFlags) config(log *slog.Logger) (cluster.SchedulerConfig, error) {
@@ -94,6 +94,9 @@ func (f *schedulerFlags) read(c *cluster.SchedulerConfig) error {
 		f.client.contentType = orElse(conn.ContentType, f.client.contentType)
 	}
 	f.election.read(file.LeaderElection)
+	if p := file.EnableProfiling; p != nil {
+		f.port.profiling = *p
+	}
 	if p := file.PercentageOfNodesToScore; p != nil {
 		c.PercentageOfNodesToScore = *p
 	}

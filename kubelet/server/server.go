@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/skiff-k8s/skiff/component/profiling"
 	"github.com/skiff-k8s/skiff/kubelet/cri"
 )
 
@@ -54,7 +55,9 @@ type Config struct {
 	Healthy func() error
 	// LogDir is served under /logs/; empty: not.
 	LogDir string
-	Logger *slog.Logger
+	// Profiling serves profiles of the process below profiling.Path.
+	Profiling bool
+	Logger    *slog.Logger
 }
 
 // Server serves the kubelet's API.
@@ -167,6 +170,12 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		http.StripPrefix("/logs/", http.FileServer(http.Dir(s.cfg.LogDir))).ServeHTTP(w, r)
+	case "debug":
+		if !s.cfg.Profiling || !strings.HasPrefix(p, strings.TrimSuffix(profiling.Path, "/")) {
+			http.NotFound(w, r)
+			return
+		}
+		profiling.Handler().ServeHTTP(w, r)
 	default:
 		http.NotFound(w, r)
 	}

@@ -139,7 +139,7 @@ func setup(t *testing.T) *fixture {
 	serving := f.issue("node")
 	s, err := New(Config{
 		NodeName: "n1", Addr: "127.0.0.1:0", GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &serving, nil }, ClientCA: f.ca, Client: client,
-		Pods: podList{pod}, CRI: c, Logger: slog.New(slog.DiscardHandler),
+		Pods: podList{pod}, CRI: c, Profiling: true, Logger: slog.New(slog.DiscardHandler),
 		Stats: func(context.Context) (any, error) { return map[string]string{"a": "b"}, nil },
 	})
 	if err != nil {
@@ -203,6 +203,9 @@ func TestAccess(t *testing.T) {
 		{&admin, "", "/pods", 200},
 		{&nobody, "", "/pods", 403},
 		{&admin, "", "/nothing", 404},
+		{&admin, "", "/debug/pprof/cmdline", 200},
+		{&admin, "", "/debug/nothing", 404},
+		{nil, "good-stats", "/debug/pprof/", 403},
 	} {
 		if code, body := f.do(t, tc.cert, tc.token, "GET", tc.path); code != tc.want {
 			t.Errorf("%q %s: %d %s, want %d", tc.token, tc.path, code, body, tc.want)

@@ -25,9 +25,6 @@ import (
 
 // runPods is the stage of a whole node: skiff up, or upstream's kubelet and containerd.
 func runPods(r *stageRun) error {
-	if r.round == 0 {
-		return nil // a node's processes serve no profiles
-	}
 	if r.side == record.Upstream {
 		return r.upstreamPods()
 	}
@@ -71,7 +68,7 @@ func (r *stageRun) upstreamPods() (err error) {
 		return nil
 	}
 	for _, name := range []string{"up", "first-pod"} {
-		if r.wanted[name] {
+		if r.wanted[name] && r.round != 0 {
 			r.add(record.Line{NotRun: "nothing of upstream's starts all of a node at once; DNS is an addon", Result: record.Result{Case: name}})
 		}
 	}
@@ -211,6 +208,9 @@ func (n *node) down() error {
 
 // steady measures what comes after the start: rest, and pods.
 func (n *node) steady() error {
+	if n.r.round == 0 {
+		return n.profiles()
+	}
 	if n.r.wanted["node-idle"] { // the first pod runs
 		for _, d := range []time.Duration{20 * time.Second, 30 * time.Second} { // settle, measure
 			if err := n.begin(); err != nil {
@@ -271,7 +271,7 @@ func (n *node) record(name string, ops int, took time.Duration, each []time.Dura
 		u.CPU -= n.before[name].CPU
 		res.Servers[name] = u
 	}
-	if n.r.wanted[name] {
+	if n.r.wanted[name] && n.r.round != 0 {
 		n.r.add(record.Line{Result: res})
 	}
 	return nil

@@ -143,7 +143,7 @@ func (r *reporter) notRun() string {
 // costs are the largest parts of the profiles.
 func (r *reporter) costs() string {
 	var out strings.Builder
-	out.WriteString("\n## What it costs\n\nThe three largest parts of the CPU profile of each case: of skiff's control plane, and of kube-apiserver (etcd and the managers are not in it). Memory that an encoder allocates counts as encoding; what the kernel does for a process counts as system calls.\n\n| case | skiff | kube-apiserver |\n|---|---|---|\n")
+	out.WriteString("\n## What it costs\n\nThe three largest parts of the CPU profile of each case: of skiff's control plane, and of kube-apiserver (etcd and the managers are not in it); of the proxies where it is about Services; of skiff's node process (kubelet and runtime) and of upstream's kubelet (containerd is not in it) where it is about pods. Memory that an encoder allocates counts as encoding; what the kernel does for a process counts as system calls.\n\n| case | skiff | upstream |\n|---|---|---|\n")
 	for _, s := range stages() {
 		for _, c := range s.cases {
 			sides := map[string]string{}

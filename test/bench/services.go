@@ -33,9 +33,6 @@ const (
 
 // runServices is the stage of a proxy in front of many Services.
 func runServices(r *stageRun) (err error) {
-	if r.round == 0 {
-		return nil // proxies serve no profiles
-	}
 	if err := r.proxyRuns(); err != nil {
 		r.notRun(err)
 		return nil
@@ -54,6 +51,9 @@ func runServices(r *stageRun) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.listener.Close()) }()
+	if r.round == 0 {
+		return p.profiles()
+	}
 	loaded, err := p.start()
 	if err != nil {
 		return fmt.Errorf("%w%s", err, r.logs())
@@ -154,7 +154,7 @@ func (p *proxied) check(ctx context.Context) error {
 }
 
 // start runs the proxy and waits until it has programmed all Services: it is quiet, and they connect.
-func (p *proxied) start() (record.Result, error) {
+func (p *proxied) start(more ...string) (record.Result, error) {
 	kubeconfig, err := p.k.Kubeconfig("system:kube-proxy")
 	if err != nil {
 		return record.Result{}, err
@@ -166,6 +166,7 @@ func (p *proxied) start() (record.Result, error) {
 	argv = append(argv, "--kubeconfig="+kubeconfig, "--hostname-override=p-node-0", "--proxy-mode=nftables",
 		"--cluster-cidr="+p.k.Config.PodCIDR.String(), "--conntrack-max-per-core=0",
 		"--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0")
+	argv = append(argv, more...)
 	begin := time.Now()
 	if p.proxy, err = p.k.Exec("proxy", argv...); err != nil {
 		return record.Result{}, err
