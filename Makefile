@@ -136,7 +136,7 @@ record: ## run the scripts of test/api against upstream's API server and keep it
 bench: build ## skiff and upstream by turns, docs/benchmarks.md (root; under 40 minutes; CASE=regex for parts, ROUNDS=n, TWINS=dir)
 	@$(GO) build -tags $(TAGS) -o $(CACHE)/bench ./test/bench
 	@$(GO) build -tags $(TAGS) -o $(CACHE)/apibench ./test/bench/apibench
-	@$(CACHE)/bench run --skiff bin/skiff --apibench $(CACHE)/apibench --twins '$(TWINS)' --case '$(CASE)' --rounds $(ROUNDS) || { $(CACHE)/bench report; exit 1; }
+	@$(CACHE)/bench run --skiff bin/skiff --apibench $(CACHE)/apibench --twins '$(TWINS)' --case '$(value CASE)' --rounds $(ROUNDS) || { $(CACHE)/bench report; exit 1; }
 	@$(CACHE)/bench report
 
 # Hot paths, those of root included. The baseline is kept with the tree: see docs/benchmarks.md.
