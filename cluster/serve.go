@@ -78,15 +78,7 @@ func newSecureServer(s ServeConfig, log *slog.Logger) (component.Component, erro
 		c.ClientCAs, c.ClientAuth = pool, tls.VerifyClientCertIfGiven
 		return c, nil
 	}
-	mux := http.NewServeMux()
-	for _, p := range []string{"/healthz", "/livez", "/readyz"} {
-		mux.HandleFunc(p, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
-	}
-	mux.Handle("/metrics", processMetrics())
-	if s.Profiling {
-		mux.Handle(profiling.Path, profiling.Handler())
-	}
-	serve := httpServer(tls.NewListener(l, conf), s.guard(mux, log))
+	serve := httpServer(tls.NewListener(l, conf), s.guard(s.paths(), log))
 	if !s.LookUpCA {
 		return serve, nil
 	}
@@ -112,6 +104,19 @@ func newSecureServer(s ServeConfig, log *slog.Logger) (component.Component, erro
 	group.Add(member)
 	group.Add(component.Member{Name: "port", Component: serve, Background: true})
 	return group, nil
+}
+
+// paths are what a component serves about itself.
+func (s *ServeConfig) paths() http.Handler {
+	mux := http.NewServeMux()
+	for _, p := range []string{"/healthz", "/livez", "/readyz"} {
+		mux.HandleFunc(p, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
+	}
+	mux.Handle("/metrics", processMetrics())
+	if s.Profiling {
+		mux.Handle(profiling.Path, profiling.Handler())
+	}
+	return mux
 }
 
 // lookUp asks until the API server tells what it verifies users with.

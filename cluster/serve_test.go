@@ -58,3 +58,22 @@ func TestSecurePortAsksTheAPIServer(t *testing.T) {
 		}
 	}
 }
+
+// TestProfilesAreServedWhereAskedFor by components that run alone, and nowhere else.
+func TestProfilesAreServedWhereAskedFor(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		want := http.StatusNotFound
+		if on {
+			want = http.StatusOK
+		}
+		for name, h := range map[string]http.Handler{
+			"secure port": (&ServeConfig{Profiling: on}).paths(), "proxy's metrics": proxyMetrics(on),
+		} {
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/pprof/cmdline", nil))
+			if w.Code != want {
+				t.Errorf("%s, profiling %t: %d, want %d", name, on, w.Code, want)
+			}
+		}
+	}
+}

@@ -2,8 +2,6 @@ package sim
 
 import (
 	"fmt"
-	"os"
-	"runtime/pprof"
 	"sync"
 	"syscall"
 	"testing"
@@ -36,16 +34,6 @@ func BenchmarkBind(b *testing.B) {
 		if _, err := c.Admin.CoreV1().Nodes().UpdateStatus(ctx, made, metav1.UpdateOptions{}); err != nil {
 			b.Fatal(err)
 		}
-	}
-	if f := os.Getenv("SIM_PROFILE"); f != "" {
-		out, err := os.Create(f)
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := pprof.StartCPUProfile(out); err != nil {
-			b.Fatal(err)
-		}
-		defer pprof.StopCPUProfile()
 	}
 	before := cpu(b)
 	b.ResetTimer()

@@ -1,8 +1,7 @@
 package sim
 
 import (
-	"os"
-	"runtime/pprof"
+	"fmt"
 	"strconv"
 	"testing"
 	"time"
@@ -18,20 +17,10 @@ import (
 func BenchmarkRollout(b *testing.B) {
 	c := start(b, 1+b.N/100)
 	ctx := b.Context()
-	time.Sleep(time.Second)
+	eventually(b, "nodes are ready", func() string { return unready(b, c, 1+b.N/100) })
 	l := map[string]string{"app": "web"}
 	if _, err := c.Admin.CoreV1().Services("default").Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: corev1.ServiceSpec{Selector: l, Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{}); err != nil {
 		b.Fatal(err)
-	}
-	if f := os.Getenv("SIM_PROFILE"); f != "" {
-		out, err := os.Create(f)
-		if err != nil {
-			b.Fatal(err)
-		}
-		if err := pprof.StartCPUProfile(out); err != nil {
-			b.Fatal(err)
-		}
-		defer pprof.StopCPUProfile()
 	}
 	revision := func() int {
 		list, err := c.Admin.CoreV1().Nodes().List(ctx, metav1.ListOptions{Limit: 1})
@@ -65,4 +54,24 @@ func BenchmarkRollout(b *testing.B) {
 	}
 	b.ReportMetric(float64(cpu(b)-before)/1e6/float64(b.N), "CPU-ms/pod")
 	b.ReportMetric(float64(revision()-writes)/float64(b.N), "writes/pod")
+}
+
+// unready says which of the n nodes are not there or not ready; nothing if all are.
+func unready(b *testing.B, c *Cluster, n int) string {
+	list, err := c.Admin.CoreV1().Nodes().List(b.Context(), metav1.ListOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ready := 0
+	for i := range list.Items {
+		for _, cond := range list.Items[i].Status.Conditions {
+			if cond.Type == corev1.NodeReady && cond.Status == corev1.ConditionTrue {
+				ready++
+			}
+		}
+	}
+	if ready < n {
+		return fmt.Sprintf("%d of %d nodes are ready", ready, n)
+	}
+	return ""
 }

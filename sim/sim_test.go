@@ -60,7 +60,7 @@ func retry(t *testing.T, f func() error) {
 }
 
 // eventually polls until check returns "", and fails with what it said last.
-func eventually(t *testing.T, what string, check func() string) {
+func eventually(t testing.TB, what string, check func() string) {
 	t.Helper()
 	begin := time.Now()
 	last := ""

@@ -112,12 +112,9 @@ func (m Mode) validate(plugin string) error {
 }
 
 func (b *logBackend) put(ev event) bool {
-	line := ev.line
-	if b.truncate.Enabled {
-		if line = b.truncate.cut(ev); line == nil {
-			b.log.Warn("audit event dropped: it is larger than --audit-log-truncate-max-event-size", "auditID", ev.AuditID)
-			return true
-		}
+	line := b.truncate.line(ev, "log", b.log)
+	if line == nil {
+		return true
 	}
 	if b.legacy {
 		line = []byte(upstream.EventString(ev.Event) + "\n")
@@ -183,6 +180,18 @@ func (c *TruncateConfig) cut(ev event) []byte {
 	line := appendEvent(nil, &small, ev.extra, ev.impersonated)
 	if int64(len(line)) > c.MaxEventSize {
 		return nil
+	}
+	return line
+}
+
+// line is what a backend takes of an event; nil: nothing, it is too large even when cut.
+func (c *TruncateConfig) line(ev event, plugin string, log *slog.Logger) []byte {
+	if !c.Enabled {
+		return ev.line
+	}
+	line := c.cut(ev)
+	if line == nil {
+		log.Warn("audit event dropped: it is too large", "flag", "--audit-"+plugin+"-truncate-max-event-size", "auditID", ev.AuditID)
 	}
 	return line
 }

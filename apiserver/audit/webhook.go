@@ -81,12 +81,9 @@ const (
 )
 
 func (b *webhookBackend) put(ev event) bool {
-	line := ev.line
-	if b.truncate.Enabled {
-		if line = b.truncate.cut(ev); line == nil {
-			b.log.Warn("audit event dropped: it is larger than --audit-webhook-truncate-max-event-size", "auditID", ev.AuditID)
-			return true
-		}
+	line := b.truncate.line(ev, "webhook", b.log)
+	if line == nil {
+		return true
 	}
 	if b.batcher != nil {
 		b.batcher.put(line)
