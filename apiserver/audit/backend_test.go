@@ -5,7 +5,9 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -97,7 +99,7 @@ func TestRotation(t *testing.T) {
 	clk := clocktesting.NewFakePassiveClock(time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC))
 	dir := t.TempDir()
 	path := filepath.Join(dir, "audit.log")
-	f, err := openFile(path, LogConfig{MaxSize: 1, MaxBackups: 3, MaxAge: 10, Compress: true}, clk)
+	f, err := openFile(path, LogConfig{MaxSize: 1, MaxBackups: 3, MaxAge: 10, Compress: true}, clk, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +140,7 @@ func TestRotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What was there counts after a restart.
-	if f, err = openFile(path, LogConfig{MaxSize: 1}, clk); err != nil {
+	if f, err = openFile(path, LogConfig{MaxSize: 1}, clk, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	if f.size != 600<<10 {
@@ -315,4 +317,28 @@ func TestWebhook(t *testing.T) {
 
 func unknown(raw string) *runtime.Unknown {
 	return &runtime.Unknown{Raw: []byte(raw), ContentType: runtime.ContentTypeJSON}
+}
+
+// TestTidyTellsWhatFails, and goes on with the others.
+func TestTidyTellsWhatFails(t *testing.T) {
+	dir := t.TempDir()
+	now := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
+	f, err := openFile(filepath.Join(dir, "audit.log"), LogConfig{MaxAge: 1}, clocktesting.NewFakePassiveClock(now), slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	stays, goes := filepath.Join(dir, "audit-2025-01-02T00-00-00.000.log"), filepath.Join(dir, "audit-2025-01-01T00-00-00.000.log")
+	if err := os.MkdirAll(filepath.Join(stays, "not empty"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(goes, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.tidy(); err == nil || !strings.Contains(err.Error(), stays) {
+		t.Errorf("got %v, want an error that names %s", err, stays)
+	}
+	if _, err := os.Stat(goes); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s is still there: %v", goes, err)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,6 +23,7 @@ type file struct {
 	path string // empty: standard output, which does not rotate
 	c    LogConfig
 	now  func() time.Time
+	log  *slog.Logger
 
 	mu       sync.Mutex
 	out      *os.File
@@ -38,11 +40,11 @@ const (
 	megabyte  = 1 << 20
 )
 
-func openFile(path string, c LogConfig, clk clock.PassiveClock) (*file, error) {
+func openFile(path string, c LogConfig, clk clock.PassiveClock, log *slog.Logger) (*file, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
-	f := &file{path: path, c: c, now: clk.Now}
+	f := &file{path: path, c: c, now: clk.Now, log: log}
 	if err := f.open(); err != nil {
 		return nil, err
 	}
@@ -102,7 +104,9 @@ func (f *file) rotate() error {
 		defer f.tidying.Done()
 		f.tidyLock.Lock()
 		defer f.tidyLock.Unlock()
-		f.tidy()
+		if err := f.tidy(); err != nil {
+			f.log.Warn("tidy rotated audit logs, tried again at the next rotation", "path", f.path, "err", err)
+		}
 	}()
 	return nil
 }
@@ -114,11 +118,11 @@ type aside struct {
 }
 
 // asides are the files put aside, youngest first.
-func (f *file) asides() []aside {
+func (f *file) asides() ([]aside, error) {
 	dir := filepath.Dir(f.path)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil // there is nothing to tidy then
+		return nil, err
 	}
 	stem, ext := splitName(filepath.Base(f.path))
 	var out []aside
@@ -134,24 +138,26 @@ func (f *file) asides() []aside {
 		out = append(out, aside{filepath.Join(dir, e.Name()), t})
 	}
 	slices.SortStableFunc(out, func(a, b aside) int { return b.at.Compare(a.at) })
-	return out
+	return out, nil
 }
 
-// tidy removes what is too old or too much and compresses the rest. What fails now is
-// tried again at the next rotation.
-func (f *file) tidy() {
+// tidy removes what is too old or too much and compresses the rest. What fails does not
+// keep it from the others.
+func (f *file) tidy() error {
 	oldest := time.Time{}
 	if f.c.MaxAge > 0 {
 		oldest = f.now().Add(-time.Duration(f.c.MaxAge) * 24 * time.Hour)
 	}
-	for i, a := range f.asides() {
+	asides, err := f.asides()
+	for i, a := range asides {
 		switch {
 		case f.c.MaxBackups > 0 && i >= f.c.MaxBackups, a.at.Before(oldest):
-			_ = os.Remove(a.path)
+			err = errors.Join(err, os.Remove(a.path))
 		case f.c.Compress && !strings.HasSuffix(a.path, ".gz"):
-			_ = compress(a.path)
+			err = errors.Join(err, compress(a.path))
 		}
 	}
+	return err
 }
 
 // compress replaces a file by its gzipped form.

@@ -89,7 +89,7 @@ func newLogBackend(c LogConfig, log *slog.Logger, clk clock.WithTicker) (*logBac
 	var err error
 	if c.Path == "-" {
 		b.out = &file{out: os.Stdout}
-	} else if b.out, err = openFile(c.Path, c, clk); err != nil {
+	} else if b.out, err = openFile(c.Path, c, clk, log); err != nil {
 		return nil, fmt.Errorf("--audit-log-path: %w", err)
 	}
 	if c.Mode == Batch {
