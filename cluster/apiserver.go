@@ -216,6 +216,10 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 	if err != nil {
 		return fail(err)
 	}
+	registrar, err := aggregator.NewRegistrar(aggregator.RegistrarConfig{Caches: caches, Served: server.Registry(), Log: log.With("component", "aggregator")})
+	if err != nil {
+		return fail(err)
+	}
 	members := []component.Member{
 		{Name: "etcd", Component: db, Ready: waitClosed(db.Ready())},
 		{Name: "cacher", Component: caches, Ready: waitClosed(caches.Ready())},
@@ -224,6 +228,7 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 		{Name: "allocate", Component: allocator},
 		{Name: "crd", Component: definitions},
 		{Name: "aggregator", Component: others},
+		{Name: "apiservices", Component: registrar},
 		{Name: "token-uses", Component: uses},
 	}
 	if c.Audit != nil {

@@ -105,11 +105,14 @@ func Full(t testing.TB, change ...func(*apiserver.Config)) *Server {
 	}}, change...)...)
 	definitions, err := crd.New(crd.Config{Caches: b.caches, Registry: s.Registry(), Caller: caller})
 	must(err)
+	registrar, err := aggregator.NewRegistrar(aggregator.RegistrarConfig{Caches: b.caches, Served: s.Registry()})
+	must(err)
 	run(t, rights, allocator, definitions, others)
-	run(t, objects)
+	run(t, objects, registrar)
 	k, err := kubernetes.NewForConfig(s.Admin())
 	must(err)
 	must(objects.WaitReady(t.Context()))
+	must(registrar.WaitReady(t.Context()))
 	err = wait.PollUntilContextTimeout(t.Context(), 5*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		if _, err := k.CoreV1().Services(corev1.NamespaceDefault).Get(ctx, "kubernetes", metav1.GetOptions{}); err != nil {
 			return false, nil
