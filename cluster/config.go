@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/skiff-k8s/skiff/host/netlink"
@@ -52,6 +53,13 @@ type Config struct {
 	Etcd *ExternalEtcd `json:"etcd,omitempty"`
 	// Audit says which requests are recorded, and where.
 	Audit AuditConfig `json:"audit,omitzero"`
+	// Labels and Taints are the first node's.
+	Labels map[string]string `json:"labels,omitempty"`
+	Taints []corev1.Taint    `json:"taints,omitempty"`
+	// Nodes are the further nodes on this host, and NodeSubnets the link's that joins them
+	// to it, one a family; none before there are further nodes.
+	Nodes       []NodeSpec     `json:"nodes,omitempty"`
+	NodeSubnets []netip.Prefix `json:"nodeSubnets,omitempty"`
 }
 
 // AuditConfig is the audit log of a cluster; without a policy there is none.

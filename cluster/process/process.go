@@ -20,6 +20,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/skiff-k8s/skiff/host/netlink"
 )
 
 // ErrRunning says that another process holds the lock.
@@ -119,8 +121,21 @@ type Child struct {
 	logFrom int64
 }
 
+// Place is where a process runs; what is empty is its starter's.
+type Place struct {
+	// NetNS is the path of a network namespace.
+	NetNS string
+	// Hostname gives the process a UTS namespace of its own with this name.
+	Hostname string
+}
+
 // Start runs argv in a session of its own, with output appended to logPath.
 func Start(argv []string, logPath string) (*Child, error) {
+	return Place{}.Start(argv, logPath)
+}
+
+// Start runs argv there, in a session of its own, with output appended to logPath.
+func (p Place) Start(argv []string, logPath string) (*Child, error) {
 	if err := os.MkdirAll(filepath.Dir(logPath), 0o755); err != nil {
 		return nil, fmt.Errorf("start %s: %w", argv[0], err)
 	}
@@ -136,7 +151,7 @@ func Start(argv []string, logPath string) (*Child, error) {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
+	if err := p.within(cmd.Start); err != nil {
 		return nil, fmt.Errorf("start %s: %w", argv[0], err)
 	}
 	done := make(chan struct{})
@@ -147,6 +162,29 @@ func Start(argv []string, logPath string) (*Child, error) {
 		close(done)
 	}()
 	return c, nil
+}
+
+// within calls start on a thread that is in the place: a new process is where its parent's thread is.
+func (p Place) within(start func() error) error {
+	if p == (Place{}) {
+		return start()
+	}
+	return netlink.OnThread(func() error {
+		if p.NetNS != "" {
+			if err := netlink.Enter(p.NetNS); err != nil {
+				return err
+			}
+		}
+		if p.Hostname != "" {
+			if err := unix.Unshare(unix.CLONE_NEWUTS); err != nil {
+				return fmt.Errorf("make a UTS namespace: %w", err)
+			}
+			if err := unix.Sethostname([]byte(p.Hostname)); err != nil {
+				return fmt.Errorf("set host name %s: %w", p.Hostname, err)
+			}
+		}
+		return start()
+	})
 }
 
 // Failure explains, after Done, why the process ended: the last line that it wrote.

@@ -2,6 +2,7 @@ package process
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -10,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/skiff-k8s/skiff/host/netlink"
 )
 
 // TestMain lets the test binary play the process.
@@ -111,5 +114,48 @@ func TestLockBesideOnlookers(t *testing.T) {
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+func TestPlace(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to make namespaces; run by make test")
+	}
+	ns := filepath.Join(t.TempDir(), "ns")
+	if err := netlink.EnsureNamespace(ns); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := netlink.RemoveNamespace(ns); err != nil {
+			t.Error(err)
+		}
+	}()
+	log := filepath.Join(t.TempDir(), "log")
+	before, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Place{NetNS: ns, Hostname: "elsewhere"}.Start([]string{"/bin/sh", "-c", "cat /proc/sys/kernel/hostname; ls -iL /proc/self/ns/net"}, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-c.Done
+	text, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := os.Stat(ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("elsewhere\n%d /proc/self/ns/net\n", st.Sys().(*syscall.Stat_t).Ino)
+	if string(text) != want {
+		t.Errorf("the process finds %q, want %q", text, want)
+	}
+	if now, err := os.Hostname(); err != nil || now != before {
+		t.Errorf("the starter's host name is %q, was %q (%v)", now, before, err)
+	}
+	if _, err := (Place{NetNS: ns + "-none"}).Start([]string{"/bin/true"}, log); err == nil || !strings.Contains(err.Error(), ns+"-none") {
+		t.Errorf("a namespace that is not there: %v", err)
 	}
 }
