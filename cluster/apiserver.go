@@ -73,6 +73,9 @@ type APIServerConfig struct {
 	Kubelets         *tls.Config
 	ExtensionServers tls.Certificate
 
+	// Policy is what is granted beyond the standard roles.
+	Policy bootstrap.Policy
+
 	// MaxInFlight and MaxMutating bound concurrent requests; 0: the server's defaults.
 	MaxInFlight, MaxMutating int
 	ShutdownGrace            time.Duration
@@ -150,7 +153,7 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 		return nil, err
 	}
 	objects, err := bootstrap.New(bootstrap.Config{
-		Caches: caches, Store: db, Prefix: c.Store.External.keyPrefix(), ServiceCIDRs: c.ServiceCIDRs,
+		Caches: caches, Store: db, Prefix: c.Store.External.keyPrefix(), ServiceCIDRs: c.ServiceCIDRs, Policy: c.Policy,
 		AdvertiseAddress: c.Advertise, Port: int32(c.Bind.Port()),
 		ClientCA: func() []byte { return c.ClientCA }, RequestHeaderCA: func() []byte { return c.FrontProxyCA },
 		Log: log.With("component", "bootstrap"),

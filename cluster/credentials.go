@@ -24,11 +24,13 @@ type Credentials struct {
 	APIServer        pki.Pair // serving
 	KubeletClient    pki.Pair // API server → kubelet
 	FrontProxyClient pki.Pair // API server → extension API servers
-	Kubelet          pki.Pair // kubelet → API server, system:node:<name>
+	Kubelet          pki.Pair // node → API server, system:node:<name>
 	KubeletServing   pki.Pair
-	NodeServices     pki.Pair // proxy and DNS → API server, system:kube-proxy
 	Admin            pki.Pair
 }
+
+// kubeletClientName is the file name of the first node's client certificate.
+const kubeletClientName = "kubelet-client"
 
 // EnsureCredentials loads, makes or renews everything under the pki directory, and
 // writes the admin kubeconfig.
@@ -61,9 +63,8 @@ func EnsureCredentials(dir string, c *Config) (*Credentials, error) {
 		{&k.KubeletClient, k.CA, "apiserver-kubelet-client", pki.Leaf{CommonName: addons.KubeletClientUser, Client: true}},
 		{&k.FrontProxyClient, k.FrontProxyCA, "front-proxy-client", pki.Leaf{CommonName: "front-proxy-client", Client: true}},
 		{&k.Admin, k.CA, "admin", pki.Leaf{CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Client: true}},
-		{&k.Kubelet, k.CA, "kubelet-client", pki.Leaf{CommonName: "system:node:" + c.NodeName, Organizations: []string{"system:nodes"}, Client: true}},
+		{&k.Kubelet, k.CA, kubeletClientName, pki.Leaf{CommonName: "system:node:" + c.NodeName, Organizations: []string{"system:nodes"}, Client: true}},
 		{&k.KubeletServing, k.CA, "kubelet", pki.Leaf{CommonName: "system:node:" + c.NodeName, Organizations: []string{"system:nodes"}, Server: true, DNSNames: []string{c.NodeName}, IPs: []netip.Addr{c.NodeIP, loopback}}},
-		{&k.NodeServices, k.CA, "kube-proxy", pki.Leaf{CommonName: "system:kube-proxy", Client: true}},
 	} {
 		if *l.out, err = d.Leaf(l.ca, l.name, l.leaf); err != nil {
 			return nil, err

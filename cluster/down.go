@@ -39,7 +39,7 @@ func Down(ctx context.Context, o DownOptions) error {
 	if os.Geteuid() != 0 {
 		return errors.New("taking a cluster away needs root")
 	}
-	p := Paths{o.Dir}
+	p, n := Paths{o.Dir}, c.node()
 	s := newSteps(o.Progress)
 	var errs []error
 	for _, step := range []struct {
@@ -48,12 +48,12 @@ func Down(ctx context.Context, o DownOptions) error {
 	}{
 		{"node process ended", func() error { return process.Stop(ctx, p.Lock(Node), 20*time.Second) }},
 		{"control plane ended", func() error { return process.Stop(ctx, p.Lock(ControlPlane), 20*time.Second) }},
-		{"containers ended", func() error { return purgeContainers(ctx, c, p) }},
+		{"containers ended", func() error { return purgeContainers(ctx, n, p) }},
 		{"network removed", func() error {
-			return errors.Join(nftables.Remove(c.servicesTable()), hostport.Remove(c.hostPortConfig(p)), bridge.Remove(c.bridgeConfig(p)))
+			return errors.Join(nftables.Remove(n.servicesTable()), hostport.Remove(n.hostPortConfig(p)), bridge.Remove(n.bridgeConfig(p)))
 		}},
 		{"mounts and cgroups removed", func() error {
-			return errors.Join(unmountBelow(p.Dir), removeCgroups(c.cgroupRoot()))
+			return errors.Join(unmountBelow(p.Dir), removeCgroups(n.CgroupRoot))
 		}},
 		{"data removed", func() error {
 			if !o.Purge {

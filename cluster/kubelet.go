@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"crypto/tls"
 	"crypto/x509"
 	"log/slog"
 	"net/netip"
@@ -10,31 +9,36 @@ import (
 	"github.com/skiff-k8s/skiff/kubelet"
 )
 
-func (c *Config) newKubelet(p Paths, creds *Credentials, log *slog.Logger) (component.Component, error) {
-	client, err := c.client(creds, creds.Kubelet)
+func newKubelet(n *NodeConfig, p Paths, creds *NodeCredentials, log *slog.Logger) (component.Component, error) {
+	client, err := n.client(creds)
 	if err != nil {
 		return nil, err
 	}
 	// Heartbeats have connections and limits of their own.
-	heartbeat, err := c.client(creds, creds.Kubelet)
-	if err != nil {
-		return nil, err
-	}
-	serving, err := certificate(creds.KubeletServing)
+	heartbeat, err := n.client(creds)
 	if err != nil {
 		return nil, err
 	}
 	clients := x509.NewCertPool()
-	clients.AppendCertsFromPEM(creds.CA.Cert)
+	clients.AppendCertsFromPEM(creds.CA)
 	return kubelet.New(kubelet.Config{
-		NodeName: c.NodeName, Client: client, HeartbeatClient: heartbeat,
-		RuntimeEndpoint: "unix://" + p.CRISocket(),
+		NodeName: n.NodeName, Client: client, HeartbeatClient: heartbeat,
+		RuntimeEndpoint: n.runtimeEndpoint(p),
 		RootDir:         p.Kubelet(), PodLogsDir: p.PodLogs(), ContainerLogsDir: p.ContainerLogs(), ManifestDir: p.StaticPods(),
-		NodeIPs:        []string{c.NodeIP.String()},
-		ListenAddr:     netip.AddrPortFrom(netip.IPv6Unspecified(), c.KubeletPort).String(),
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &serving, nil },
+		NodeIPs:        addressStrings(n.NodeIPs),
+		ListenAddr:     netip.AddrPortFrom(netip.IPv6Unspecified(), n.KubeletPort).String(),
+		GetCertificate: creds.GetCertificate,
 		ClientCA:       clients,
-		ClusterDNS:     []string{c.ServiceIP(dnsServiceIndex).String()}, ClusterDomain: c.Domain,
-		CgroupRoot: c.cgroupRoot(), Profiling: true, Logger: log,
+		ClusterDNS:     addressStrings(n.DNS), ClusterDomain: n.Domain,
+		Labels: n.Labels, Taints: n.Taints, Capacity: n.Capacity,
+		CgroupRoot: n.CgroupRoot, Profiling: true, Logger: log,
 	})
+}
+
+func addressStrings(list []netip.Addr) []string {
+	var out []string
+	for _, a := range list {
+		out = append(out, a.String())
+	}
+	return out
 }

@@ -136,7 +136,7 @@ func newOwnAddons(c *Config, _ *Credentials, s *apiServer, log *slog.Logger) (co
 
 // newRemoteAddons is all that is left of a control plane whose API server others run.
 func newRemoteAddons(c *Config, creds *Credentials, log *slog.Logger) (*component.Group, error) {
-	client, err := c.client(creds, creds.Admin)
+	client, err := newClient(c.Server(), rest.TLSClientConfig{CAData: creds.CA.Cert, CertData: creds.Admin.Cert, KeyData: creds.Admin.Key})
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"syscall"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/skiff-k8s/skiff/cluster/pki"
 	"github.com/skiff-k8s/skiff/cluster/process"
 	"github.com/skiff-k8s/skiff/component"
 	"github.com/skiff-k8s/skiff/containers"
@@ -43,7 +41,11 @@ func RunNode(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	node, err := newNode(c, p, creds, newLogger())
+	own, err := creds.nodeCredentials(p)
+	if err != nil {
+		return err
+	}
+	node, err := newNode(c.node(), p, own, newLogger())
 	if err != nil {
 		return err
 	}
@@ -51,19 +53,19 @@ func RunNode(ctx context.Context, dir string) error {
 }
 
 // newNode composes a node; nothing runs before the group does, but the bridge is as the last run left it.
-func newNode(c *Config, p Paths, creds *Credentials, log *slog.Logger) (*component.Group, error) {
-	services, err := c.client(creds, creds.NodeServices)
+func newNode(n *NodeConfig, p Paths, creds *NodeCredentials, log *slog.Logger) (*component.Group, error) {
+	client, err := n.client(creds)
 	if err != nil {
 		return nil, err
 	}
-	shared := serviceInformers(services)
+	shared := serviceInformers(client)
 	group := component.NewGroup(log)
 	// What needs the API server, which may come later or go away for a while.
 	var clients []component.Member
 	setZone := func(string) {}
-	if !c.lacks(Proxy) {
+	if !n.lacks(Proxy) {
 		px, err := newProxy(ProxyConfig{
-			NodeName: c.NodeName, Table: c.servicesTable(), ServiceCIDRs: []netip.Prefix{c.ServiceCIDR}, PodCIDRs: []netip.Prefix{c.PodCIDR},
+			NodeName: n.NodeName, Table: n.servicesTable(), ServiceCIDRs: n.ServiceCIDRs, PodCIDRs: n.PodCIDRs,
 			Logger: log.With("component", "proxy"),
 		}, shared)
 		if err != nil {
@@ -72,8 +74,8 @@ func newNode(c *Config, p Paths, creds *Credentials, log *slog.Logger) (*compone
 		setZone = px.SetZone
 		clients = append(clients, component.Member{Name: "proxy", Component: px})
 	}
-	if !c.lacks(Kubelet) {
-		more, err := newPodNode(c, p, creds, services, shared, setZone, group, log)
+	if !n.lacks(Kubelet) {
+		more, err := newPodNode(n, p, creds, client, shared, setZone, group, log)
 		if err != nil {
 			return nil, err
 		}
@@ -95,16 +97,16 @@ func newNode(c *Config, p Paths, creds *Credentials, log *slog.Logger) (*compone
 
 // newPodNode composes what runs pods: runtime, pod network with DNS, kubelet. The runtime
 // joins group; what talks to the API server is returned.
-func newPodNode(c *Config, p Paths, creds *Credentials, client kubernetes.Interface, shared informers.SharedInformerFactory, setZone func(string), group *component.Group, log *slog.Logger) ([]component.Member, error) {
-	br, err := bridge.New(withLogger(c.bridgeConfig(p), log.With("component", "network")))
+func newPodNode(n *NodeConfig, p Paths, creds *NodeCredentials, client kubernetes.Interface, shared informers.SharedInformerFactory, setZone func(string), group *component.Group, log *slog.Logger) ([]component.Member, error) {
+	br, err := bridge.New(withLogger(n.bridgeConfig(p), log.With("component", "network")))
 	if err != nil {
 		return nil, err
 	}
-	ports, err := hostport.New(c.hostPortConfig(p))
+	ports, err := hostport.New(n.hostPortConfig(p))
 	if err != nil {
 		return nil, err
 	}
-	cri, err := containers.New(c.runtimeConfig(p, sandboxNetwork{br, ports}, log.With("component", "containers")))
+	cri, err := containers.New(n.runtimeConfig(p, sandboxNetwork{br, ports}, log.With("component", "containers")))
 	if err != nil {
 		return nil, err
 	}
@@ -112,11 +114,11 @@ func newPodNode(c *Config, p Paths, creds *Credentials, client kubernetes.Interf
 	if err != nil {
 		return nil, err
 	}
-	names, err := dns.New(dns.Config{Domain: c.Domain, Informers: shared, Upstreams: upstreams, Logger: log.With("component", "dns")})
+	names, err := dns.New(dns.Config{Domain: n.Domain, Informers: shared, Upstreams: upstreams, Logger: log.With("component", "dns")})
 	if err != nil {
 		return nil, err
 	}
-	kubelet, err := c.newKubelet(p, creds, log.With("component", "kubelet"))
+	kubelet, err := newKubelet(n, p, creds, log.With("component", "kubelet"))
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +126,7 @@ func newPodNode(c *Config, p Paths, creds *Credentials, client kubernetes.Interf
 	// controller then takes Ready from pods that never stopped running.
 	group.Add(component.Member{Name: "containers", Component: cri, Ready: func(ctx context.Context) error { return waitSocket(ctx, p.CRISocket()) }})
 	return []component.Member{
-		{Name: "network", Component: newPodNetwork(client, c.NodeName, br, names, setZone, log.With("component", "network"))},
+		{Name: "network", Component: newPodNetwork(client, n.NodeName, br, names, setZone, log.With("component", "network"))},
 		{Name: "kubelet", Component: kubelet},
 	}, nil
 }
@@ -145,18 +147,22 @@ func withLogger(b bridge.Config, log *slog.Logger) bridge.Config {
 	return b
 }
 
-func (c *Config) runtimeConfig(p Paths, n containers.Network, log *slog.Logger) containers.Config {
+func (n *NodeConfig) runtimeConfig(p Paths, network containers.Network, log *slog.Logger) containers.Config {
 	return containers.Config{
-		RootDir: p.Containers(), StateDir: p.Run() + "/containers", SocketPath: p.CRISocket(), CgroupRoot: c.cgroupRoot(),
-		Network: n, Registries: image.Registries{PlainHTTP: c.PlainHTTPRegistries}, Logger: log,
+		RootDir: p.Containers(), StateDir: p.Run() + "/containers", SocketPath: p.CRISocket(), CgroupRoot: n.CgroupRoot,
+		Network: network, Registries: image.Registries{PlainHTTP: n.PlainHTTPRegistries}, Logger: log,
 	}
 }
 
-// client talks to the API server as the holder of a certificate.
-func (c *Config) client(creds *Credentials, as pki.Pair) (kubernetes.Interface, error) {
+// client talks to the API server as the node.
+func (n *NodeConfig) client(creds *NodeCredentials) (kubernetes.Interface, error) {
+	return newClient(n.Server, rest.TLSClientConfig{CAData: creds.CA, CertFile: creds.ClientCert, KeyFile: creds.ClientKey})
+}
+
+func newClient(server string, identity rest.TLSClientConfig) (kubernetes.Interface, error) {
 	cfg := &rest.Config{
-		Host: c.Server(), UserAgent: "skiff", QPS: 100, Burst: 200,
-		TLSClientConfig: rest.TLSClientConfig{CAData: creds.CA.Cert, CertData: as.Cert, KeyData: as.Key},
+		Host: server, UserAgent: "skiff", QPS: 100, Burst: 200,
+		TLSClientConfig: identity,
 		ContentConfig: rest.ContentConfig{
 			ContentType:        runtime.ContentTypeProtobuf,
 			AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
@@ -170,14 +176,14 @@ func (c *Config) client(creds *Credentials, as pki.Pair) (kubernetes.Interface, 
 }
 
 // purgeContainers ends all containers from what is on disk.
-func purgeContainers(ctx context.Context, c *Config, p Paths) error {
-	br, err := bridge.New(c.bridgeConfig(p))
+func purgeContainers(ctx context.Context, n *NodeConfig, p Paths) error {
+	br, err := bridge.New(n.bridgeConfig(p))
 	if err != nil {
 		return err
 	}
-	ports, err := hostport.New(c.hostPortConfig(p))
+	ports, err := hostport.New(n.hostPortConfig(p))
 	if err != nil {
 		return err
 	}
-	return containers.Down(ctx, c.runtimeConfig(p, sandboxNetwork{br, ports}, slog.New(slog.DiscardHandler)))
+	return containers.Down(ctx, n.runtimeConfig(p, sandboxNetwork{br, ports}, slog.New(slog.DiscardHandler)))
 }

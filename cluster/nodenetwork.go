@@ -28,19 +28,16 @@ const (
 	dnsPort         = 53
 )
 
-func (c *Config) bridgeConfig(p Paths) bridge.Config {
-	return bridge.Config{Name: c.Bridge, StateDir: p.Network(), ClusterCIDRs: []netip.Prefix{c.PodCIDR}}
+func (n *NodeConfig) bridgeConfig(p Paths) bridge.Config {
+	return bridge.Config{Name: n.Bridge, StateDir: p.Network(), ClusterCIDRs: n.PodCIDRs}
 }
 
-func (c *Config) hostPortConfig(p Paths) hostport.Config {
-	return hostport.Config{Table: c.Bridge + "-hostports", StateDir: p.Network(), Link: c.Bridge}
+func (n *NodeConfig) hostPortConfig(p Paths) hostport.Config {
+	return hostport.Config{Table: n.Bridge + "-hostports", StateDir: p.Network(), Link: n.Bridge}
 }
 
 // servicesTable is the name of the proxy's nftables table.
-func (c *Config) servicesTable() string { return c.Bridge + "-services" }
-
-// cgroupRoot is the parent of all cgroups that the cluster makes.
-func (c *Config) cgroupRoot() string { return "/skiff-" + c.ID[:8] }
+func (n *NodeConfig) servicesTable() string { return n.Bridge + "-services" }
 
 // podNetwork gives the bridge the pod CIDRs of this node as the API has them, and
 // serves DNS at the bridge's addresses.

@@ -42,6 +42,8 @@ type Config struct {
 	// AdvertiseAddress and Port are where this API server is reached.
 	AdvertiseAddress netip.Addr
 	Port             int32
+	// Policy is kept beside the standard one.
+	Policy Policy
 	// ClientCA and RequestHeaderCA are published for extension API servers, as PEM; either may be nil.
 	ClientCA, RequestHeaderCA func() []byte
 	Log                       *slog.Logger
@@ -167,7 +169,7 @@ func (b *Bootstrap) Ensure(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	byResource := map[schema.GroupResource][]api.Object{priorityClasses: systemPriorityClasses()}
-	for _, o := range policy.objects() {
+	for _, o := range append(policy.objects(), b.Policy.objects()...) {
 		gr := rbacResource(o)
 		byResource[gr] = append(byResource[gr], o)
 	}

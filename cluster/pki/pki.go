@@ -62,6 +62,11 @@ type Dir struct {
 	Now  func() time.Time // nil: time.Now
 }
 
+// Files are where a certificate and its key are.
+func (d Dir) Files(name string) (cert, key string) {
+	return filepath.Join(d.Path, name+".crt"), filepath.Join(d.Path, name+".key")
+}
+
 func (d Dir) now() time.Time {
 	if d.Now != nil {
 		return d.Now()
@@ -212,8 +217,9 @@ func (d Dir) SigningKey(name string) (crypto.Signer, error) {
 }
 
 func (d Dir) read(name string) (Pair, error) {
-	cert, errC := os.ReadFile(filepath.Join(d.Path, name+".crt"))
-	key, errK := os.ReadFile(filepath.Join(d.Path, name+".key"))
+	certFile, keyFile := d.Files(name)
+	cert, errC := os.ReadFile(certFile)
+	key, errK := os.ReadFile(keyFile)
 	if errC == nil && errors.Is(errK, fs.ErrNotExist) {
 		return Pair{}, fmt.Errorf("%s.crt is there but %s.key is missing; put it back or remove both", name, name)
 	}
@@ -224,13 +230,14 @@ func (d Dir) read(name string) (Pair, error) {
 }
 
 func (d Dir) write(name string, p Pair) error {
-	if err := os.MkdirAll(filepath.Dir(filepath.Join(d.Path, name)), 0o700); err != nil {
+	cert, key := d.Files(name)
+	if err := os.MkdirAll(d.Path, 0o700); err != nil {
 		return err
 	}
-	if err := writeFile(filepath.Join(d.Path, name+".key"), p.Key, 0o600); err != nil {
+	if err := writeFile(key, p.Key, 0o600); err != nil {
 		return err
 	}
-	return writeFile(filepath.Join(d.Path, name+".crt"), p.Cert, 0o644)
+	return writeFile(cert, p.Cert, 0o644)
 }
 
 // writeFile replaces a file durably: a key that is lost takes the cluster with it.

@@ -1,0 +1,90 @@
+package cluster
+
+import (
+	"crypto/tls"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/skiff-k8s/skiff/cluster/pki"
+)
+
+// NodeConfig is what one node process needs to know. The first node of a cluster derives
+// it from cluster.json, a node that joined keeps it in its data directory.
+type NodeConfig struct {
+	// ClusterID tells clusters apart; it is in the names of what the node makes in the kernel.
+	ClusterID string `json:"clusterID"`
+	NodeName  string `json:"nodeName"`
+	// NodeIPs are the node's addresses, the primary one first: one, or one of each family.
+	NodeIPs []netip.Addr `json:"nodeIPs"`
+	// Server is the URL of the API server.
+	Server      string `json:"server"`
+	KubeletPort uint16 `json:"kubeletPort"`
+	// PodCIDRs and ServiceCIDRs are those of the whole cluster, one or one of each family.
+	PodCIDRs     []netip.Prefix `json:"podCIDRs"`
+	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs"`
+	// DNS are the addresses that pods are given as their resolvers.
+	DNS    []netip.Addr `json:"dns"`
+	Domain string       `json:"domain"`
+	// Bridge is the name of the pod network's bridge, and begins the names of the node's tables.
+	Bridge string `json:"bridge"`
+	// CgroupRoot is the parent of all cgroups that the node makes.
+	CgroupRoot string `json:"cgroupRoot"`
+	// PlainHTTPRegistries are registry hosts to pull from without TLS.
+	PlainHTTPRegistries []string `json:"plainHTTPRegistries,omitempty"`
+	// Without are the node's components that others run.
+	Without []string `json:"without,omitempty"`
+	// Labels and Taints are those that the node registers with.
+	Labels map[string]string `json:"labels,omitempty"`
+	Taints []corev1.Taint    `json:"taints,omitempty"`
+	// Capacity is the node's share of the machine; nil: all of it.
+	Capacity corev1.ResourceList `json:"capacity,omitempty"`
+	// RuntimeEndpoint is the CRI socket (unix:///…) of a runtime that others run; empty: the built-in one.
+	RuntimeEndpoint string `json:"runtimeEndpoint,omitempty"`
+}
+
+// NodeCredentials are who a node is. It has one identity, system:node:NAME, for all that
+// it runs: kubelet, proxy, DNS and pod network.
+type NodeCredentials struct {
+	// CA verifies the API server and the kubelet's clients, as PEM.
+	CA []byte
+	// ClientCert and ClientKey are files: who renews the certificate replaces them, and
+	// connections made from then on use the new one.
+	ClientCert, ClientKey string
+	// GetCertificate is what the kubelet serves with.
+	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+}
+
+// node is the first node of the cluster.
+func (c *Config) node() *NodeConfig {
+	return &NodeConfig{
+		ClusterID: c.ID, NodeName: c.NodeName, NodeIPs: []netip.Addr{c.NodeIP},
+		Server: c.Server(), KubeletPort: c.KubeletPort,
+		PodCIDRs: []netip.Prefix{c.PodCIDR}, ServiceCIDRs: []netip.Prefix{c.ServiceCIDR},
+		DNS: []netip.Addr{c.ServiceIP(dnsServiceIndex)}, Domain: c.Domain,
+		Bridge: c.Bridge, CgroupRoot: "/skiff-" + c.ID[:8],
+		PlainHTTPRegistries: c.PlainHTTPRegistries, Without: c.Without,
+	}
+}
+
+// nodeCredentials are those of the first node, from the cluster's own directory.
+func (k *Credentials) nodeCredentials(p Paths) (*NodeCredentials, error) {
+	serving, err := certificate(k.KubeletServing)
+	if err != nil {
+		return nil, err
+	}
+	cert, key := pki.Dir{Path: p.PKI()}.Files(kubeletClientName)
+	return &NodeCredentials{CA: k.CA.Cert, ClientCert: cert, ClientKey: key, GetCertificate: Fixed(serving)}, nil
+}
+
+// lacks says whether others run a component of the node.
+func (n *NodeConfig) lacks(component string) bool { return slices.Contains(n.Without, component) }
+
+// runtimeEndpoint is the CRI socket that the kubelet uses.
+func (n *NodeConfig) runtimeEndpoint(p Paths) string {
+	if n.RuntimeEndpoint != "" {
+		return n.RuntimeEndpoint
+	}
+	return "unix://" + p.CRISocket()
+}
