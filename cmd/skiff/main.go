@@ -42,7 +42,7 @@ func root() *cobra.Command {
 		},
 	}
 	cmd.AddCommand(upCommand(), downCommand(), checkCommand(), imageCommand(), versionCommand(),
-		controlPlaneCommand(), nodeCommand(),
+		controlPlaneCommand(), nodeCommand(), containersCommand(),
 		kubeAPIServerCommand(), kubeSchedulerCommand(), kubeControllerManagerCommand(), kubeletCommand(), kubeProxyCommand())
 	return cmd
 }

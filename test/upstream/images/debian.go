@@ -34,7 +34,7 @@ func baseKey() string {
 func debianBase(cache string) (v1.Layer, error) {
 	layer := filepath.Join(cache, "base-"+baseKey()+".tar")
 	if _, err := os.Stat(layer); errors.Is(err, fs.ErrNotExist) {
-		debs, err := download(filepath.Join(cache, "debs-"+baseKey()))
+		debs, err := download(filepath.Join(cache, "debs-"+baseKey()), packages)
 		if err != nil {
 			return nil, err
 		}
@@ -45,8 +45,9 @@ func debianBase(cache string) (v1.Layer, error) {
 	return tarball.LayerFromFile(layer)
 }
 
-// download returns the package files, of one moment's versions only.
-func download(dir string) ([]string, error) {
+// download returns the files of the packages and all that they depend on, of one moment's
+// versions only.
+func download(dir string, packages []string) ([]string, error) {
 	if err := os.RemoveAll(dir); err != nil {
 		return nil, err
 	}

@@ -3,7 +3,7 @@
 // what the tests use of the real one, and says so in /etc/skiff-stand-in. Where the layout
 // holds already what the same packages, programs and catalog make, nothing is done.
 //
-//	images -out DIR -programs DIR [-cache DIR]
+//	images -out DIR -programs DIR [-cache DIR] [-suite conformance|critest]
 package main
 
 import (
@@ -20,18 +20,19 @@ import (
 )
 
 func main() {
-	var out, cache, programs string
+	var out, cache, programs, suite string
 	flag.StringVar(&out, "out", "", "directory of the OCI layout to make")
 	flag.StringVar(&cache, "cache", "", "directory that keeps the Debian base between runs (default OUT.cache)")
 	flag.StringVar(&programs, "programs", "", "directory of the built commands that images hold")
+	flag.StringVar(&suite, "suite", "conformance", "whose images: conformance or critest")
 	flag.Parse()
-	if err := run(out, cache, programs); err != nil {
+	if err := run(out, cache, programs, suite); err != nil {
 		fmt.Fprintln(os.Stderr, "images:", err)
 		os.Exit(1)
 	}
 }
 
-func run(out, cache, programs string) error {
+func run(out, cache, programs, suite string) error {
 	if out == "" || programs == "" {
 		return errors.New("-out and -programs are required")
 	}
@@ -41,11 +42,10 @@ func run(out, cache, programs string) error {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return fmt.Errorf("make cache: %w", err)
 	}
-	pair, err := localhostPair(cache)
+	all, err := catalog(suite, cache, programs)
 	if err != nil {
 		return err
 	}
-	all := images(programs, pair)
 	key, err := keyOf(all)
 	if err != nil {
 		return err
@@ -61,6 +61,24 @@ func run(out, cache, programs string) error {
 		return fmt.Errorf("note what the layout was made of: %w", err)
 	}
 	return nil
+}
+
+func catalog(suite, cache, programs string) ([]image, error) {
+	switch suite {
+	case "conformance":
+		pair, err := localhostPair(cache)
+		if err != nil {
+			return nil, err
+		}
+		return images(programs, pair), nil
+	case "critest":
+		busybox, err := staticBusybox(cache)
+		if err != nil {
+			return nil, err
+		}
+		return criImages(programs, busybox), nil
+	}
+	return nil, fmt.Errorf("-suite %q is neither conformance nor critest", suite)
 }
 
 // assemble replaces the layout once all images are in the new one.
