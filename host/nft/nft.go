@@ -7,14 +7,13 @@
 package nft
 
 import (
-	"errors"
 	"fmt"
-	"os"
-	"syscall"
+	"maps"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
-	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // Family is the address family of a table.
@@ -24,6 +23,8 @@ const (
 	IPv4 Family = iota
 	IPv6
 )
+
+func (f Family) proto() byte { return byte(f.table()) }
 
 func (f Family) table() nftables.TableFamily {
 	if f == IPv6 {
@@ -42,13 +43,19 @@ type Set struct {
 	Verdicts bool
 	// Timeout lets elements carry one and rules add them (dynamic).
 	Timeout bool
+	// Interval lets elements be ranges, from Key to KeyEnd field by field.
+	Interval bool
 }
 
 // Element of a set. Key and Value are the fields' wire forms, each padded to four bytes.
 type Element struct {
 	Key, Value []byte
+	// KeyEnd is the last key of a range; empty: Key alone. Sets of ranges need it.
+	KeyEnd []byte
 	// Goto is the chain that a verdict map's element goes to; "drop" drops.
 	Goto string
+	// Timeout is how long an element lives, Expires how long it still does.
+	Timeout, Expires time.Duration
 }
 
 // Hook attaches a base chain.
@@ -72,71 +79,55 @@ type Rule []Statement
 type Table struct {
 	family Family
 	name   string
-	sets   map[string]*nftables.Set
-	decls  map[string]Set
-	nextID uint32
+	sets   map[string]Set
 }
 
 // NewTable names a table; nothing is touched until a Batch is committed.
 func NewTable(family Family, name string) *Table {
-	return &Table{family: family, name: name, sets: map[string]*nftables.Set{}, decls: map[string]Set{}}
+	return &Table{family: family, name: name, sets: map[string]Set{}}
 }
 
 // Family of the table.
 func (t *Table) Family() Family { return t.family }
 
-// Batch collects changes; Commit applies all of them or none.
+// Batch collects changes; Commit applies all of them or none. Whatever the order of calls,
+// sets are made first, then chains, then rules; elements are removed before others are
+// added; what is to go goes last.
 type Batch struct {
-	t    *Table
-	conn *nftables.Conn
-	tbl  *nftables.Table
-	err  error
+	t   *Table
+	err error
+	// sets, chains and rules to make, and removals of chains and sets.
+	sets, chains, rules, gone *wire
+	less, more                map[string]*elements
+	order                     []string // of sets in less and more
 	// newSets are entered into the table's books on success only.
-	newSets map[string]*nftables.Set
+	newSets map[string]Set
 	oldSets []string
 	reset   bool
 }
 
-// netlinkBuffer lets one batch of tens of thousands of elements fit the socket.
-const netlinkBuffer = 64 << 20
-
-func connect() (*nftables.Conn, error) {
-	return nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error {
-		raw, err := c.SyscallConn()
-		if err != nil {
-			return err
-		}
-		var errs error
-		err = raw.Control(func(fd uintptr) {
-			for _, opt := range []int{syscall.SO_SNDBUFFORCE, syscall.SO_RCVBUFFORCE} {
-				if err := syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, opt, netlinkBuffer); err != nil {
-					errs = errors.Join(errs, os.NewSyscallError("setsockopt", err))
-				}
-			}
-		})
-		return errors.Join(err, errs)
-	}))
-}
-
 // Begin starts a batch on the table as it is.
 func (t *Table) Begin() *Batch {
-	b := &Batch{t: t, newSets: map[string]*nftables.Set{}}
-	if b.conn, b.err = connect(); b.err != nil {
-		b.err = fmt.Errorf("open nftables: %w", b.err)
-		return b
+	b := &Batch{
+		t: t, newSets: map[string]Set{}, sets: newWire(), chains: newWire(), rules: newWire(), gone: newWire(),
+		less: map[string]*elements{}, more: map[string]*elements{},
 	}
-	b.tbl = b.conn.AddTable(&nftables.Table{Family: t.family.table(), Name: t.name})
+	b.table(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
 	return b
+}
+
+func (b *Batch) table(kind, flags uint16) {
+	b.sets.message(kind, flags, b.t.family.proto())
+	b.sets.text(unix.NFTA_TABLE_NAME, b.t.name)
+	b.sets.end()
 }
 
 // Reset starts a batch that replaces the whole table.
 func (t *Table) Reset() *Batch {
-	b := t.Begin()
-	if b.err == nil {
-		b.conn.DelTable(b.tbl) // added just before, so that it exists
-		b.tbl = b.conn.AddTable(&nftables.Table{Family: t.family.table(), Name: t.name})
-		b.reset = true
-	}
+	b := t.Begin() // so that it exists
+	b.table(unix.NFT_MSG_DELTABLE, 0)
+	b.table(unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE)
+	b.reset = true
 	return b
 }
 
@@ -145,128 +136,181 @@ func (b *Batch) AddSet(s Set) {
 	if b.err != nil {
 		return
 	}
-	b.t.nextID++
-	n := &nftables.Set{
-		Table: b.tbl, ID: b.t.nextID, Name: s.Name, IsMap: s.Verdicts || len(s.Value) > 0,
-		KeyType: b.t.family.concat(s.Key), Concatenation: len(s.Key) > 1,
-		HasTimeout: s.Timeout, Dynamic: s.Timeout,
+	key := b.t.family.concat(s.Key)
+	var flags uint32
+	if s.Verdicts || len(s.Value) > 0 {
+		flags |= unix.NFT_SET_MAP
 	}
+	if s.Timeout {
+		flags |= unix.NFT_SET_TIMEOUT | unix.NFT_SET_EVAL
+	}
+	if s.Interval {
+		flags |= unix.NFT_SET_INTERVAL
+	}
+	if len(s.Key) > 1 {
+		flags |= setConcat
+	}
+	w := b.sets
+	w.message(unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE, b.t.family.proto())
+	w.text(unix.NFTA_SET_TABLE, b.t.name)
+	w.text(unix.NFTA_SET_NAME, s.Name)
+	w.u32(unix.NFTA_SET_FLAGS, flags)
+	w.u32(unix.NFTA_SET_KEY_TYPE, key.GetNFTMagic())
+	w.u32(unix.NFTA_SET_KEY_LEN, key.Bytes)
+	b.newSets[s.Name] = s
+	w.u32(unix.NFTA_SET_ID, uint32(len(b.newSets)))
 	switch {
 	case s.Verdicts:
-		n.DataType = nftables.TypeVerdict
+		w.u32(unix.NFTA_SET_DATA_TYPE, unix.NFT_DATA_VERDICT)
+		w.u32(unix.NFTA_SET_DATA_LEN, 0)
 	case len(s.Value) > 0:
-		n.DataType = b.t.family.concat(s.Value)
+		value := b.t.family.concat(s.Value)
+		w.u32(unix.NFTA_SET_DATA_TYPE, value.GetNFTMagic())
+		w.u32(unix.NFTA_SET_DATA_LEN, value.Bytes)
 	}
-	if err := b.conn.AddSet(n, nil); err != nil {
-		b.err = fmt.Errorf("add set %s: %w", s.Name, err)
-		return
+	if len(s.Key) > 1 {
+		desc := w.open(unix.NFTA_SET_DESC)
+		concat := w.open(setDescConcat)
+		for _, f := range s.Key {
+			field := w.open(unix.NFTA_LIST_ELEM)
+			w.u32(setFieldLen, b.t.family.typeOf(f).Bytes)
+			w.close(field)
+		}
+		w.close(concat)
+		w.close(desc)
 	}
-	b.newSets[s.Name] = n
-	b.t.decls[s.Name] = s
+	w.end()
 }
 
 // DeleteSet removes a set that no rule uses any more.
 func (b *Batch) DeleteSet(name string) {
-	if s := b.set(name); s != nil {
-		b.conn.DelSet(s)
-		b.oldSets = append(b.oldSets, name)
+	if !b.has(name) {
+		return
 	}
+	b.gone.message(unix.NFT_MSG_DELSET, 0, b.t.family.proto())
+	b.gone.text(unix.NFTA_SET_TABLE, b.t.name)
+	b.gone.text(unix.NFTA_SET_NAME, name)
+	b.gone.end()
+	b.oldSets = append(b.oldSets, name)
 }
-
-// maxElements in one message: its length field has 16 bits.
-const maxElements = 400
 
 // AddElements adds elements to a set of this table.
 func (b *Batch) AddElements(set string, els []Element) {
-	b.elements(set, els, (*nftables.Conn).SetAddElements)
+	add := b.Adding(set)
+	for i := range els {
+		add(&els[i])
+	}
 }
 
 // DeleteElements removes elements; each must exist.
 func (b *Batch) DeleteElements(set string, els []Element) {
-	b.elements(set, els, (*nftables.Conn).SetDeleteElements)
-}
-
-func (b *Batch) elements(set string, els []Element, do func(*nftables.Conn, *nftables.Set, []nftables.SetElement) error) {
-	s := b.set(set)
-	if s == nil {
-		return
-	}
-	for len(els) > 0 {
-		n := min(len(els), maxElements)
-		out := make([]nftables.SetElement, n)
-		for i, e := range els[:n] {
-			out[i] = nftables.SetElement{Key: e.Key, Val: e.Value, VerdictData: verdict(e.Goto)}
-		}
-		if err := do(b.conn, s, out); err != nil {
-			b.err = fmt.Errorf("change elements of %s: %w", set, err)
-			return
-		}
-		els = els[n:]
+	remove := b.Deleting(set)
+	for i := range els {
+		remove(&els[i])
 	}
 }
 
-func verdict(chain string) *expr.Verdict {
-	switch chain {
-	case "":
-		return nil
-	case "drop":
-		return &expr.Verdict{Kind: expr.VerdictDrop}
-	}
-	return &expr.Verdict{Kind: expr.VerdictGoto, Chain: chain}
+// Adding returns what adds elements to a set, one by one. It keeps nothing of them.
+func (b *Batch) Adding(set string) func(*Element) {
+	return b.changing(b.more, set, unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 }
+
+// Deleting returns what removes elements from a set; each must exist.
+func (b *Batch) Deleting(set string) func(*Element) {
+	return b.changing(b.less, set, unix.NFT_MSG_DELSETELEM, 0)
+}
+
+func (b *Batch) changing(in map[string]*elements, set string, kind, flags uint16) func(*Element) {
+	if !b.has(set) {
+		return func(*Element) {}
+	}
+	e := in[set]
+	if e == nil {
+		e = &elements{wire: newWire(), kind: kind, flags: flags, family: b.t.family.proto(), table: b.t.name, set: set}
+		in[set] = e
+		b.order = append(b.order, set)
+	}
+	return e.put
+}
+
+// drop as a Goto drops.
+const drop = "drop"
 
 // AddChains makes chains, then their rules, so that rules may refer to any of them.
 func (b *Batch) AddChains(chains ...Chain) {
 	if b.err != nil {
 		return
 	}
-	made := make([]*nftables.Chain, len(chains))
-	for i, c := range chains {
-		n := &nftables.Chain{Table: b.tbl, Name: c.Name}
+	family := b.t.family.proto()
+	for _, c := range chains {
+		b.chains.message(unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE, family)
+		b.chains.text(unix.NFTA_CHAIN_TABLE, b.t.name)
+		b.chains.text(unix.NFTA_CHAIN_NAME, c.Name)
 		if c.Hook != nil {
-			n.Type, n.Hooknum, n.Priority = nftables.ChainType(c.Hook.Type), hooks[c.Hook.Point], nftables.ChainPriorityRef(nftables.ChainPriority(c.Hook.Priority))
+			hook := b.chains.open(unix.NFTA_CHAIN_HOOK)
+			b.chains.u32(unix.NFTA_HOOK_HOOKNUM, hooks[c.Hook.Point])
+			b.chains.u32(unix.NFTA_HOOK_PRIORITY, uint32(c.Hook.Priority))
+			b.chains.close(hook)
+			b.chains.text(unix.NFTA_CHAIN_TYPE, c.Hook.Type)
 		}
-		made[i] = b.conn.AddChain(n)
-	}
-	for i, c := range chains {
+		b.chains.end()
 		for _, r := range c.Rules {
 			exprs, err := b.compile(r)
 			if err != nil {
 				b.err = fmt.Errorf("rule of chain %s: %w", c.Name, err)
 				return
 			}
-			b.conn.AddRule(&nftables.Rule{Table: b.tbl, Chain: made[i], Exprs: exprs})
+			if b.err = b.rule(c.Name, exprs); b.err != nil {
+				return
+			}
 		}
 	}
 }
 
+func (b *Batch) rule(chain string, exprs []expr.Any) error {
+	w, family := b.rules, b.t.family.proto()
+	w.message(unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE|unix.NLM_F_APPEND, family)
+	w.text(unix.NFTA_RULE_TABLE, b.t.name)
+	w.text(unix.NFTA_RULE_CHAIN, chain)
+	list := w.open(unix.NFTA_RULE_EXPRESSIONS)
+	for _, e := range exprs {
+		data, err := expr.Marshal(family, e)
+		if err != nil {
+			return fmt.Errorf("encode a rule of chain %s: %w", chain, err)
+		}
+		w.bytes(unix.NFTA_LIST_ELEM|unix.NLA_F_NESTED, data)
+	}
+	w.close(list)
+	w.end()
+	return nil
+}
+
 // DeleteChain removes a chain that nothing refers to any more.
 func (b *Batch) DeleteChain(name string) {
-	if b.err == nil {
-		b.conn.DelChain(&nftables.Chain{Table: b.tbl, Name: name})
-	}
+	b.gone.message(unix.NFT_MSG_DELCHAIN, 0, b.t.family.proto())
+	b.gone.text(unix.NFTA_CHAIN_TABLE, b.t.name)
+	b.gone.text(unix.NFTA_CHAIN_NAME, name)
+	b.gone.end()
 }
 
-var hooks = map[string]*nftables.ChainHook{
-	"prerouting": nftables.ChainHookPrerouting, "input": nftables.ChainHookInput, "forward": nftables.ChainHookForward,
-	"output": nftables.ChainHookOutput, "postrouting": nftables.ChainHookPostrouting,
+var hooks = map[string]uint32{
+	"prerouting": unix.NF_INET_PRE_ROUTING, "input": unix.NF_INET_LOCAL_IN, "forward": unix.NF_INET_FORWARD,
+	"output": unix.NF_INET_LOCAL_OUT, "postrouting": unix.NF_INET_POST_ROUTING,
 }
 
-func (b *Batch) set(name string) *nftables.Set {
+// has tells whether a set is there, made by this batch or before.
+func (b *Batch) has(name string) bool {
 	if b.err != nil {
-		return nil
+		return false
 	}
-	if s, ok := b.newSets[name]; ok {
-		return s
+	if _, ok := b.newSets[name]; ok {
+		return true
 	}
-	if s, ok := b.t.sets[name]; ok && !b.reset {
-		// An ID is known to the kernel only within the batch that makes the set.
-		c := *s
-		c.ID, c.Table = 0, b.tbl
-		return &c
+	if _, ok := b.t.sets[name]; ok && !b.reset {
+		return true
 	}
 	b.err = fmt.Errorf("no set %s in table %s", name, b.t.name)
-	return nil
+	return false
 }
 
 // Commit sends the batch. On an error the kernel has kept the old state; after
@@ -275,47 +319,33 @@ func (b *Batch) Commit() error {
 	if b.err != nil {
 		return b.err
 	}
-	if err := b.conn.Flush(); err != nil {
+	parts := []*wire{b.sets, b.chains, b.rules}
+	for _, in := range []map[string]*elements{b.less, b.more} {
+		done := map[string]bool{}
+		for _, set := range b.order {
+			if e := in[set]; e != nil && !done[set] {
+				done[set] = true
+				e.finish()
+				parts = append(parts, e.wire)
+			}
+		}
+	}
+	if err := transact(append(parts, b.gone)); err != nil {
 		return fmt.Errorf("commit nftables table %s: %w", b.t.name, err)
 	}
 	if b.reset {
 		clear(b.t.sets)
 	}
-	for n, s := range b.newSets {
-		b.t.sets[n] = s
-	}
+	maps.Copy(b.t.sets, b.newSets)
 	for _, n := range b.oldSets {
 		delete(b.t.sets, n)
 	}
 	return nil
 }
 
-// Elements reads what a set holds now.
-func (t *Table) Elements(set string) ([]Element, error) {
-	s, ok := t.sets[set]
-	if !ok {
-		return nil, fmt.Errorf("no set %s in table %s", set, t.name)
-	}
-	conn, err := connect()
-	if err != nil {
-		return nil, fmt.Errorf("open nftables: %w", err)
-	}
-	els, err := conn.GetSetElements(s)
-	if err != nil {
-		return nil, fmt.Errorf("read set %s: %w", set, err)
-	}
-	out := make([]Element, len(els))
-	for i, e := range els {
-		out[i] = Element{Key: e.Key, Value: e.Val}
-	}
-	return out, nil
-}
-
 // Remove deletes a table; one that does not exist is no error.
 func Remove(family Family, name string) error {
 	b := NewTable(family, name).Begin()
-	if b.err == nil {
-		b.conn.DelTable(b.tbl)
-	}
+	b.table(unix.NFT_MSG_DELTABLE, 0)
 	return b.Commit()
 }

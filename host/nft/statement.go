@@ -32,6 +32,7 @@ const (
 	saddrType
 	daddrType
 	ctStatus
+	ctState
 )
 
 var (
@@ -44,6 +45,7 @@ var (
 	SaddrType = Field{kind: saddrType} // routing type of the source address, host-endian u32
 	DaddrType = Field{kind: daddrType} // routing type of the destination address, host-endian u32
 	CtStatus  = Field{kind: ctStatus}  // connection tracking status bits, host-endian u32
+	CtState   = Field{kind: ctState}   // connection tracking state bits, host-endian u32
 )
 
 // Random is a number below mod, host-endian u32.
@@ -53,6 +55,7 @@ func Random(mod uint32) Field { return Field{kind: random, mod: mod} }
 const (
 	AddrTypeLocal = 2      // RTN_LOCAL
 	CtDNAT        = 1 << 5 // IPS_DST_NAT
+	CtNew         = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW)
 )
 
 func (f Family) typeOf(x Field) nftables.SetDatatype {
@@ -220,6 +223,8 @@ func (c *compiler) load(fs ...Field) uint32 {
 			c.add(&expr.Fib{Register: c.next, ResultADDRTYPE: true, FlagDADDR: true})
 		case ctStatus:
 			c.add(&expr.Ct{Register: c.next, Key: expr.CtKeySTATUS})
+		case ctState:
+			c.add(&expr.Ct{Register: c.next, Key: expr.CtKeySTATE})
 		}
 		c.next += family.registers([]Field{f})
 	}
@@ -229,11 +234,10 @@ func (c *compiler) load(fs ...Field) uint32 {
 func (s InSet) compile(c *compiler) error {
 	r := c.load(s.Key...)
 	c.next = r
-	set := c.b.set(s.Set)
-	if set == nil {
+	if !c.b.has(s.Set) {
 		return c.b.err
 	}
-	c.add(&expr.Lookup{SourceRegister: r, SetName: s.Set, SetID: set.ID, Invert: s.Not})
+	c.add(&expr.Lookup{SourceRegister: r, SetName: s.Set, Invert: s.Not})
 	return nil
 }
 
@@ -273,29 +277,26 @@ func (s Equal) compile(c *compiler) error {
 func (s VerdictMap) compile(c *compiler) error {
 	r := c.load(s.Key...)
 	c.next = r
-	set := c.b.set(s.Map)
-	if set == nil {
+	if !c.b.has(s.Map) {
 		return c.b.err
 	}
 	// Register 0 is the verdict register.
-	c.add(&expr.Lookup{SourceRegister: r, DestRegister: 0, IsDestRegSet: true, SetName: s.Map, SetID: set.ID})
+	c.add(&expr.Lookup{SourceRegister: r, DestRegister: 0, IsDestRegSet: true, SetName: s.Map})
 	return nil
 }
 
 func (s DNATMap) compile(c *compiler) error {
-	set := c.b.set(s.Map)
-	if set == nil {
+	if !c.b.has(s.Map) {
 		return c.b.err
 	}
 	start := c.next
 	key := c.load(s.Key...)
 	// The result replaces the key: with IPv6 there is no room for both.
 	dest := key
-	c.add(&expr.Lookup{SourceRegister: key, DestRegister: dest, IsDestRegSet: true, SetName: s.Map, SetID: set.ID})
+	c.add(&expr.Lookup{SourceRegister: key, DestRegister: dest, IsDestRegSet: true, SetName: s.Map})
 	width := c.b.t.family.registers([]Field{Daddr})
 	if s.Remember != "" {
-		memory := c.b.set(s.Remember)
-		if memory == nil {
+		if !c.b.has(s.Remember) {
 			return c.b.err
 		}
 		c.next = dest + width + 1
@@ -303,7 +304,7 @@ func (s DNATMap) compile(c *compiler) error {
 			return fmt.Errorf("needs %d registers of 16", used)
 		}
 		k := c.load(s.RememberKey...)
-		c.add(&expr.Dynset{SrcRegKey: k, SrcRegData: dest, SetName: s.Remember, SetID: memory.ID,
+		c.add(&expr.Dynset{SrcRegKey: k, SrcRegData: dest, SetName: s.Remember,
 			Operation: uint32(unix.NFT_DYNSET_OP_UPDATE), Timeout: s.RememberFor})
 	}
 	family := uint32(unix.NFPROTO_IPV4)
