@@ -9,6 +9,7 @@ package nft
 import (
 	"fmt"
 	"maps"
+	"os"
 	"time"
 
 	"github.com/google/nftables"
@@ -75,11 +76,15 @@ type Chain struct {
 // Rule is a list of statements.
 type Rule []Statement
 
-// Table programs one nftables table. One goroutine at a time.
+// Table programs one nftables table, in the network namespace of the thread that commits its
+// first batch. One goroutine at a time.
 type Table struct {
 	family Family
 	name   string
 	sets   map[string]Set
+	// socket stays open between batches: when one is closed, the kernel first frees all that
+	// the last batch removed, which takes it some 10 ms. Closed when the Table is garbage.
+	socket *os.File
 }
 
 // NewTable names a table; nothing is touched until a Batch is committed.
@@ -330,7 +335,7 @@ func (b *Batch) Commit() error {
 			}
 		}
 	}
-	if err := transact(append(parts, b.gone)); err != nil {
+	if err := b.t.transact(append(parts, b.gone)); err != nil {
 		return fmt.Errorf("commit nftables table %s: %w", b.t.name, err)
 	}
 	if b.reset {

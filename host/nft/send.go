@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,9 +17,8 @@ const netlinkBuffer = 64 << 20
 // answerWithin is how long the kernel, which answers before the send returns, may take.
 const answerWithin = 30 * time.Second
 
-// transact sends messages as one batch and waits for the kernel's answer. The socket
-// belongs to the network namespace of the calling thread.
-func transact(parts []*wire) error {
+// transact sends messages as one batch and waits for the kernel's answer.
+func (t *Table) transact(parts []*wire) error {
 	var last *wire
 	begin, end := newWire(), newWire()
 	begin.start(unix.NFNL_MSG_BATCH_BEGIN, 0, seqBegin, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)
@@ -38,15 +38,25 @@ func transact(parts []*wire) error {
 	last.ackLast()
 	bufs = append(bufs, end.buf)
 
-	fd, err := open()
-	if err != nil {
-		return err
+	if t.socket == nil {
+		fd, err := open()
+		if err != nil {
+			return err
+		}
+		t.socket = os.NewFile(uintptr(fd), "nftables")
 	}
-	defer unix.Close(fd) // nothing is lost: the answer has come
+	defer runtime.KeepAlive(t.socket)
+	fd := int(t.socket.Fd())
 	if _, err := unix.SendmsgBuffers(fd, bufs, nil, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}, 0); err != nil {
 		return os.NewSyscallError("sendmsg", err)
 	}
-	return answer(fd)
+	err := answer(fd)
+	if err != nil {
+		// Answers that are still under way must not be taken for the next batch's.
+		t.socket.Close()
+		t.socket = nil
+	}
+	return err
 }
 
 func open() (fd int, err error) {
