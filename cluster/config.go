@@ -49,6 +49,10 @@ type Config struct {
 	PlainHTTPRegistries []string `json:"plainHTTPRegistries,omitempty"`
 	// Without are components that others run.
 	Without []string `json:"without,omitempty"`
+	// AdvertiseAddress is where other machines reach the API server; invalid: at NodeIP.
+	AdvertiseAddress netip.Addr `json:"advertiseAddress,omitzero"`
+	// TLSSANs are further names and addresses in the API server's certificate.
+	TLSSANs []string `json:"tlsSANs,omitempty"`
 	// Etcd is where the cluster keeps its state instead of a member of its own.
 	Etcd *ExternalEtcd `json:"etcd,omitempty"`
 	// Audit says which requests are recorded, and where.

@@ -87,7 +87,7 @@ func (c *Config) apiServerConfig(p Paths, creds *Credentials, log *slog.Logger) 
 	return APIServerConfig{
 		Store:     StoreConfig{DataDir: p.Etcd(), Name: c.NodeName, External: c.Etcd},
 		Bind:      netip.AddrPortFrom(netip.IPv6Unspecified(), c.APIPort),
-		Advertise: c.NodeIP,
+		Advertise: c.advertise(),
 		Serving:   &tls.Config{Certificates: []tls.Certificate{serving}, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12},
 		ClientCA:  creds.CA.Cert, FrontProxyCA: creds.FrontProxyCA.Cert,
 		FrontProxy: &authn.FrontProxy{

@@ -13,6 +13,7 @@ import (
 
 	"github.com/skiff-k8s/skiff/cluster/addons"
 	"github.com/skiff-k8s/skiff/cluster/pki"
+	"github.com/skiff-k8s/skiff/version"
 )
 
 // Credentials are the certificates and keys of a cluster on this host.
@@ -49,6 +50,7 @@ func EnsureCredentials(dir string, c *Config) (*Credentials, error) {
 		return nil, err
 	}
 	loopback := netip.MustParseAddr("127.0.0.1")
+	names, ips := c.servingNames()
 	for _, l := range []struct {
 		out  *pki.Pair
 		ca   *pki.Authority
@@ -57,8 +59,7 @@ func EnsureCredentials(dir string, c *Config) (*Credentials, error) {
 	}{
 		{&k.APIServer, k.CA, "apiserver", pki.Leaf{
 			CommonName: "kube-apiserver", Server: true,
-			DNSNames: []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + c.Domain, "localhost", c.NodeName},
-			IPs:      []netip.Addr{loopback, netip.IPv6Loopback(), c.NodeIP, c.ServiceIP(1)},
+			DNSNames: names, IPs: ips,
 		}},
 		{&k.KubeletClient, k.CA, "apiserver-kubelet-client", pki.Leaf{CommonName: addons.KubeletClientUser, Client: true}},
 		{&k.FrontProxyClient, k.FrontProxyCA, "front-proxy-client", pki.Leaf{CommonName: "front-proxy-client", Client: true}},
@@ -76,6 +77,45 @@ func EnsureCredentials(dir string, c *Config) (*Credentials, error) {
 // Server is the API server's address as processes of this host use it.
 func (c *Config) Server() string {
 	return "https://" + netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), c.APIPort).String()
+}
+
+// advertise is the address by which other machines reach the API server.
+func (c *Config) advertise() netip.Addr {
+	if c.AdvertiseAddress.IsValid() {
+		return c.AdvertiseAddress
+	}
+	return c.NodeIP
+}
+
+// PublicServer is the API server's URL as other machines use it.
+func (c *Config) PublicServer() string {
+	return "https://" + netip.AddrPortFrom(c.advertise(), c.APIPort).String()
+}
+
+// servingNames are what the API server's certificate is for.
+func (c *Config) servingNames() (names []string, ips []netip.Addr) {
+	names = []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + c.Domain, "localhost", c.NodeName}
+	ips = []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback(), c.NodeIP, c.ServiceIP(1)}
+	if a := c.advertise(); !slices.Contains(ips, a) {
+		ips = append(ips, a)
+	}
+	for _, s := range c.TLSSANs {
+		if a, err := netip.ParseAddr(s); err == nil {
+			ips = append(ips, a)
+		} else {
+			names = append(names, s)
+		}
+	}
+	return names, ips
+}
+
+// join is what nodes must know to join the cluster.
+func (c *Config) join(creds *Credentials) addons.Join {
+	n := c.node()
+	return addons.Join{
+		ClusterName: c.Name, Server: c.PublicServer(), CA: creds.CA.Cert,
+		PodCIDRs: n.PodCIDRs, ServiceCIDRs: n.ServiceCIDRs, DNS: n.DNS, Domain: n.Domain, Version: version.Kubernetes,
+	}
 }
 
 func writeKubeconfig(path string, c *Config, ca []byte, user pki.Pair) error {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -126,12 +127,12 @@ func newOwnControllers(c *Config, creds *Credentials, s *apiServer, log *slog.Lo
 	})
 }
 
-func newOwnAddons(c *Config, _ *Credentials, s *apiServer, log *slog.Logger) (component.Component, error) {
+func newOwnAddons(c *Config, creds *Credentials, s *apiServer, log *slog.Logger) (component.Component, error) {
 	clients, err := clientsOf(s.server, &user.DefaultInfo{Name: "system:skiff-addons", Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}})
 	if err != nil {
 		return nil, err
 	}
-	return newDNSAddon(c, clients.Kubernetes, inproc.NewInformerFactory(s.caches, clients.Kubernetes, 0), log)
+	return newAddons(c, creds, clients.Kubernetes, inproc.NewInformerFactory(s.caches, clients.Kubernetes, 0), log)
 }
 
 // newRemoteAddons is all that is left of a control plane whose API server others run.
@@ -140,24 +141,31 @@ func newRemoteAddons(c *Config, creds *Credentials, log *slog.Logger) (*componen
 	if err != nil {
 		return nil, err
 	}
-	dns, err := newDNSAddon(c, client, informers.NewSharedInformerFactory(client, 0), log.With("component", "addons"))
+	made, err := newAddons(c, creds, client, informers.NewSharedInformerFactory(client, 0), log.With("component", "addons"))
 	if err != nil {
 		return nil, err
 	}
 	group := component.NewGroup(log)
-	group.Add(component.Member{Name: "addons", Component: dns})
+	group.Add(component.Member{Name: "addons", Component: made})
 	group.Add(trim())
 	return group, nil
 }
 
-func newDNSAddon(c *Config, client kubernetes.Interface, shared informers.SharedInformerFactory, log *slog.Logger) (component.Component, error) {
+func newAddons(c *Config, creds *Credentials, client kubernetes.Interface, shared informers.SharedInformerFactory, log *slog.Logger) (component.Component, error) {
 	dns, err := addons.NewDNS(addons.DNSConfig{Client: client, Informers: shared, ServiceIP: c.ServiceIP(dnsServiceIndex), Logger: log})
 	if err != nil {
 		return nil, err
 	}
 	return component.Func(func(ctx context.Context) error {
 		// An API server that others run may come later.
-		if err := poll(ctx, time.Second, func(ctx context.Context) error { return addons.EnsureAccess(ctx, client) }); err != nil {
+		err := poll(ctx, time.Second, func(ctx context.Context) error {
+			err := errors.Join(addons.EnsureAccess(ctx, client), addons.EnsureJoin(ctx, client, c.join(creds)))
+			if err != nil && ctx.Err() == nil {
+				log.Debug("make what joining nodes need", "err", err)
+			}
+			return err
+		})
+		if err != nil {
 			return nil // ctx has ended
 		}
 		return runWith(ctx, shared, dns)

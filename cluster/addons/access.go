@@ -13,33 +13,103 @@ import (
 	"github.com/skiff-k8s/skiff/apiserver/bootstrap"
 )
 
-// KubeletClientUser is who the API server is to kubelets (logs, exec, port-forward).
-const KubeletClientUser = "kube-apiserver-kubelet-client"
+const (
+	// KubeletClientUser is who the API server is to kubelets (logs, exec, port-forward).
+	KubeletClientUser = "kube-apiserver-kubelet-client"
+	// BootstrapGroup is who bears a bootstrap token for nodes, as kubeadm makes them.
+	BootstrapGroup = "system:bootstrappers:kubeadm:default-node-token"
+)
 
-// Policy is what the cluster's own certificates need beyond the standard policy.
+// Policy is what the cluster grants beyond the standard policy: what its own certificates
+// need, and under kubeadm's names what nodes need that join by a token.
 func Policy() bootstrap.Policy {
-	return bootstrap.Policy{ClusterRoleBindings: []*rbacv1.ClusterRoleBinding{
-		clusterBinding("skiff:kubelet-api-admin", "system:kubelet-api-admin", rbacv1.UserKind, KubeletClientUser),
-		// A node's proxy and DNS have its identity, and read what the node authorizer does not open.
-		clusterBinding("skiff:node-proxier", "system:node-proxier", rbacv1.GroupKind, user.NodesGroup),
-	}}
+	clusterInfo := grant{metav1.NamespacePublic, "kubeadm:bootstrap-signer-clusterinfo", "configmaps", clusterInfoName}
+	clusterConfig := grant{metav1.NamespaceSystem, "kubeadm:nodes-kubeadm-config", "configmaps", kubeadmConfigName}
+	kubeletConfig := grant{metav1.NamespaceSystem, "kubeadm:kubelet-config", "configmaps", kubeletConfigName}
+	proxyConfig := grant{metav1.NamespaceSystem, "kube-proxy", "configmaps", proxyConfigName}
+	joining, nodes := group(BootstrapGroup), group(user.NodesGroup)
+	return bootstrap.Policy{
+		ClusterRoleBindings: []*rbacv1.ClusterRoleBinding{
+			clusterBinding("skiff:kubelet-api-admin", "system:kubelet-api-admin", rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: KubeletClientUser}),
+			// A node's proxy and DNS have its identity, and read what the node authorizer does not open.
+			clusterBinding("skiff:node-proxier", "system:node-proxier", nodes),
+			clusterBinding("kubeadm:node-proxier", "system:node-proxier", rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceSystem, Name: "kube-proxy"}),
+			clusterBinding("kubeadm:kubelet-bootstrap", "system:node-bootstrapper", joining),
+			clusterBinding("kubeadm:node-autoapprove-bootstrap", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", joining),
+			clusterBinding("kubeadm:node-autoapprove-certificate-rotation", "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", nodes),
+			clusterBinding(getNodes, getNodes, joining),
+		},
+		ClusterRoles: []*rbacv1.ClusterRole{{
+			ObjectMeta: metav1.ObjectMeta{Name: getNodes},
+			Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"nodes"}}},
+		}},
+		Roles: []*rbacv1.Role{clusterInfo.role(), clusterConfig.role(), kubeletConfig.role(), proxyConfig.role()},
+		RoleBindings: []*rbacv1.RoleBinding{
+			// Whoever joins reads cluster-info before it has any credentials; the signatures in it prove that it is true.
+			clusterInfo.to(rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user.Anonymous}),
+			clusterConfig.to(joining, nodes),
+			kubeletConfig.to(nodes, joining),
+			proxyConfig.to(joining),
+		},
+	}
 }
 
-func clusterBinding(name, role, kind, to string) *rbacv1.ClusterRoleBinding {
+const getNodes = "kubeadm:get-nodes"
+
+func group(name string) rbacv1.Subject {
+	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: name}
+}
+
+func clusterBinding(name, role string, to rbacv1.Subject) *rbacv1.ClusterRoleBinding {
 	return &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: kind, Name: to}},
+		Subjects:   []rbacv1.Subject{to},
+	}
+}
+
+// grant is a role to get one object, and its binding of the same name.
+type grant struct{ namespace, name, resource, object string }
+
+func (g grant) role() *rbacv1.Role {
+	return &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: g.name},
+		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{g.resource}, ResourceNames: []string{g.object}}},
+	}
+}
+
+func (g grant) to(subjects ...rbacv1.Subject) *rbacv1.RoleBinding {
+	return &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: g.namespace, Name: g.name},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: g.name},
+		Subjects:   subjects,
 	}
 }
 
 // EnsureAccess makes what is missing of Policy where others run the API server; our own keeps it.
 func EnsureAccess(ctx context.Context, client kubernetes.Interface) error {
-	for _, b := range Policy().ClusterRoleBindings {
-		_, err := client.RbacV1().ClusterRoleBindings().Create(ctx, b, metav1.CreateOptions{FieldManager: manager})
-		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("create cluster role binding %s: %w", b.Name, err)
+	p, rbac, opts := Policy(), client.RbacV1(), metav1.CreateOptions{FieldManager: manager}
+	for _, o := range p.ClusterRoles {
+		if _, err := rbac.ClusterRoles().Create(ctx, o, opts); failed(err) {
+			return fmt.Errorf("create cluster role %s: %w", o.Name, err)
+		}
+	}
+	for _, o := range p.ClusterRoleBindings {
+		if _, err := rbac.ClusterRoleBindings().Create(ctx, o, opts); failed(err) {
+			return fmt.Errorf("create cluster role binding %s: %w", o.Name, err)
+		}
+	}
+	for _, o := range p.Roles {
+		if _, err := rbac.Roles(o.Namespace).Create(ctx, o, opts); failed(err) {
+			return fmt.Errorf("create role %s: %w", o.Name, err)
+		}
+	}
+	for _, o := range p.RoleBindings {
+		if _, err := rbac.RoleBindings(o.Namespace).Create(ctx, o, opts); failed(err) {
+			return fmt.Errorf("create role binding %s: %w", o.Name, err)
 		}
 	}
 	return nil
 }
+
+func failed(err error) bool { return err != nil && !apierrors.IsAlreadyExists(err) }
