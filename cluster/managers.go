@@ -73,6 +73,7 @@ func newManagers(c *Config, creds *Credentials, s *apiServer, log *slog.Logger) 
 		{"scheduler", Scheduler, newOwnScheduler},
 		{"controllers", ControllerManager, newOwnControllers},
 		{"addons", "", newOwnAddons},
+		{"local-path", "", newOwnProvisioner},
 	} {
 		if c.lacks(m.component) {
 			continue
@@ -135,6 +136,16 @@ func newOwnAddons(c *Config, creds *Credentials, s *apiServer, log *slog.Logger)
 	return newAddons(c, creds, clients.Kubernetes, inproc.NewInformerFactory(s.caches, clients.Kubernetes, 0), log)
 }
 
+func newOwnProvisioner(_ *Config, _ *Credentials, s *apiServer, log *slog.Logger) (component.Component, error) {
+	clients, err := clientsOf(s.server, accountUser("kube-system", addons.LocalPathAccount))
+	if err != nil {
+		return nil, err
+	}
+	return newProvisioner(clients.Kubernetes, func() informers.SharedInformerFactory {
+		return inproc.NewInformerFactory(s.caches, clients.Kubernetes, 0)
+	}, log), nil
+}
+
 // newRemoteAddons is all that is left of a control plane whose API server others run.
 func newRemoteAddons(c *Config, creds *Credentials, log *slog.Logger) (*component.Group, error) {
 	client, err := newClient(c.Server(), rest.TLSClientConfig{CAData: creds.CA.Cert, CertData: creds.Admin.Cert, KeyData: creds.Admin.Key})
@@ -147,6 +158,9 @@ func newRemoteAddons(c *Config, creds *Credentials, log *slog.Logger) (*componen
 	}
 	group := component.NewGroup(log)
 	group.Add(component.Member{Name: "addons", Component: made})
+	group.Add(component.Member{Name: "local-path", Background: true, Component: newProvisioner(client, func() informers.SharedInformerFactory {
+		return informers.NewSharedInformerFactory(client, 0)
+	}, log.With("component", "local-path"))})
 	group.Add(trim())
 	return group, nil
 }
@@ -159,9 +173,9 @@ func newAddons(c *Config, creds *Credentials, client kubernetes.Interface, share
 	return component.Func(func(ctx context.Context) error {
 		// An API server that others run may come later.
 		err := poll(ctx, time.Second, func(ctx context.Context) error {
-			err := errors.Join(addons.EnsureAccess(ctx, client), addons.EnsureJoin(ctx, client, c.join(creds)))
+			err := errors.Join(addons.EnsureAccess(ctx, client), addons.EnsureJoin(ctx, client, c.join(creds)), addons.EnsureStorageClass(ctx, client))
 			if err != nil && ctx.Err() == nil {
-				log.Debug("make what joining nodes need", "err", err)
+				log.Debug("make addons", "err", err)
 			}
 			return err
 		})

@@ -125,7 +125,12 @@ func newPodNode(n *NodeConfig, p Paths, creds *NodeCredentials, client kubernete
 	// A kubelet that finds no runtime reports its node NotReady, and the node lifecycle
 	// controller then takes Ready from pods that never stopped running.
 	group.Add(component.Member{Name: "containers", Component: cri, Ready: func(ctx context.Context) error { return waitSocket(ctx, p.CRISocket()) }})
+	volumes, err := newLocalPath(n, p, client, log)
+	if err != nil {
+		return nil, err
+	}
 	return []component.Member{
+		{Name: "local-path", Component: volumes},
 		{Name: "network", Component: newPodNetwork(client, n.NodeName, br, names, setZone, log.With("component", "network"))},
 		{Name: "kubelet", Component: kubelet},
 	}, nil

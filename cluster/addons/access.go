@@ -28,6 +28,7 @@ func Policy() bootstrap.Policy {
 	kubeletConfig := grant{metav1.NamespaceSystem, "kubeadm:kubelet-config", "configmaps", kubeletConfigName}
 	proxyConfig := grant{metav1.NamespaceSystem, "kube-proxy", "configmaps", proxyConfigName}
 	joining, nodes := group(BootstrapGroup), group(user.NodesGroup)
+	volumes, volumesBinding, ownVolumes, ownVolumesBinding := localPathAccess()
 	return bootstrap.Policy{
 		ClusterRoleBindings: []*rbacv1.ClusterRoleBinding{
 			clusterBinding("skiff:kubelet-api-admin", "system:kubelet-api-admin", rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: KubeletClientUser}),
@@ -38,18 +39,20 @@ func Policy() bootstrap.Policy {
 			clusterBinding("kubeadm:node-autoapprove-bootstrap", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", joining),
 			clusterBinding("kubeadm:node-autoapprove-certificate-rotation", "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", nodes),
 			clusterBinding(getNodes, getNodes, joining),
+			volumesBinding,
 		},
 		ClusterRoles: []*rbacv1.ClusterRole{{
 			ObjectMeta: metav1.ObjectMeta{Name: getNodes},
 			Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"nodes"}}},
-		}},
-		Roles: []*rbacv1.Role{clusterInfo.role(), clusterConfig.role(), kubeletConfig.role(), proxyConfig.role()},
+		}, volumes},
+		Roles: []*rbacv1.Role{clusterInfo.role(), clusterConfig.role(), kubeletConfig.role(), proxyConfig.role(), ownVolumes},
 		RoleBindings: []*rbacv1.RoleBinding{
 			// Whoever joins reads cluster-info before it has any credentials; the signatures in it prove that it is true.
 			clusterInfo.to(rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: user.Anonymous}),
 			clusterConfig.to(joining, nodes),
 			kubeletConfig.to(nodes, joining),
 			proxyConfig.to(joining),
+			ownVolumesBinding,
 		},
 	}
 }
