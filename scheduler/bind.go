@@ -160,6 +160,7 @@ func (s *Scheduler) unbound(ctx context.Context, b *binding, err error, refused 
 	if was != nil && !s.snap.Assumed(b.item.UID) {
 		s.queue.Event(framework.Event{Kind: framework.PodDelete, Pod: was}, now)
 	}
+	s.queue.Event(framework.Event{Kind: framework.VolumeChange}, now) // Unreserve may have freed some
 	if apierrors.IsNotFound(err) || s.queue.Get(b.item.UID) != b.item {
 		s.queue.Delete(b.item.UID)
 		return

@@ -88,16 +88,20 @@ func (s *Scheduler) watch() error {
 		on(s, core.PersistentVolumeClaims().Informer(), func(_, _ *corev1.PersistentVolumeClaim, now time.Time) { s.volumeChanged(now) }),
 		on(s, core.PersistentVolumes().Informer(), func(_, _ *corev1.PersistentVolume, now time.Time) { s.volumeChanged(now) }),
 		on(s, s.cfg.Informers.Storage().V1().StorageClasses().Informer(), func(_, _ *storagev1.StorageClass, now time.Time) { s.volumeChanged(now) }),
-		on(s, core.Namespaces().Informer(), func(old, ns *corev1.Namespace, now time.Time) {
-			if old != nil && ns != nil && !maps.Equal(old.Labels, ns.Labels) {
-				s.queue.Event(framework.Event{Kind: framework.NamespaceChange}, now)
-			}
-		}),
+		on(s, core.Namespaces().Informer(), s.namespaceChanged),
 	)
 }
 
 func (s *Scheduler) volumeChanged(now time.Time) {
 	s.queue.Event(framework.Event{Kind: framework.VolumeChange}, now)
+}
+
+// namespaceChanged tells of labels that namespaceSelectors may want. A new namespace counts:
+// its pods may have been seen before it.
+func (s *Scheduler) namespaceChanged(old, ns *corev1.Namespace, now time.Time) {
+	if ns != nil && (old == nil || !maps.Equal(old.Labels, ns.Labels)) {
+		s.queue.Event(framework.Event{Kind: framework.NamespaceChange}, now)
+	}
 }
 
 // nodeChanged applies a node's event; old is nil for a new one, node for a deleted one.
@@ -151,6 +155,7 @@ func (s *Scheduler) podChanged(old, pod *corev1.Pod, now time.Time) {
 	case old != nil && !schedulingChanged(old, pod):
 		// Only the status changed, by ourselves most likely: the attempt needs not be repeated.
 		if it := s.queue.Get(pod.UID); it != nil {
+			s.renominate(old, pod, it.Pod, now)
 			it.Pod.Pod = pod
 		}
 	default:
@@ -162,6 +167,7 @@ func (s *Scheduler) enqueue(old, pod *corev1.Pod, now time.Time) {
 	// Of gated pods the API server itself tells, in the condition SchedulingGated.
 	if old != nil && s.queue.Get(pod.UID) != nil {
 		s.queue.Update(pod, now)
+		s.renominate(old, pod, s.queue.Get(pod.UID).Pod, now)
 		return
 	}
 	s.queue.Add(pod, now)
@@ -179,7 +185,7 @@ func schedulingChanged(old, pod *corev1.Pod) bool {
 
 // podPlaced notes a pod on a node.
 func (s *Scheduler) podPlaced(old, pod *corev1.Pod, now time.Time) {
-	s.denominate(pod.UID)
+	s.denominate(pod.UID, pod.Spec.NodeName, now)
 	s.queue.Delete(pod.UID)
 	before := s.snap.Pod(pod.UID)
 	s.snap.SetPod(pod)
@@ -191,16 +197,19 @@ func (s *Scheduler) podPlaced(old, pod *corev1.Pod, now time.Time) {
 	case before != nil && (!maps.Equal(old.Labels, pod.Labels) || !slices.Equal(before.Requests.Scalars, after.Requests.Scalars) ||
 		before.Requests.MilliCPU > after.Requests.MilliCPU || before.Requests.Memory > after.Requests.Memory):
 		e.Kind = framework.PodUpdate
-	default:
-		return
 	}
-	s.queue.Event(e, now)
+	if placed(old) && old.DeletionTimestamp == nil && pod.DeletionTimestamp != nil {
+		e.Kind |= framework.PodTerminates
+	}
+	if e.Kind != 0 {
+		s.queue.Event(e, now)
+	}
 }
 
 // podGone forgets a pod that was deleted or has ended.
 func (s *Scheduler) podGone(pod *corev1.Pod, now time.Time) {
-	s.denominate(pod.UID)
 	s.queue.Delete(pod.UID)
+	s.denominate(pod.UID, "", now)
 	s.rejectWaiting(pod.UID, "pod was deleted")
 	if was := s.snap.RemovePod(pod.UID); was != nil {
 		s.queue.Event(framework.Event{Kind: framework.PodDelete, Pod: was}, now)

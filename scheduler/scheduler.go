@@ -188,9 +188,14 @@ func (s *Scheduler) attempt(ctx context.Context, it *queue.Item) {
 		s.failed(ctx, it, pr, nil, f)
 		return
 	}
-	s.denominate(it.UID)
-	s.snap.Assume(it.Pod, node.Name())
+	s.settle(it, node.Name(), s.cfg.Clock.Now())
 	s.bind(ctx, it, pr, c, node.Name())
+}
+
+// settle puts a pod on the node that was found for it.
+func (s *Scheduler) settle(it *queue.Item, node string, now time.Time) {
+	s.denominate(it.UID, node, now)
+	s.snap.Assume(it.Pod, node)
 }
 
 // find picks the best node, or says why there is none.
@@ -265,7 +270,7 @@ func (s *Scheduler) postFilter(it *queue.Item, pr *profile, c *framework.Cycle, 
 		case n.Node == "":
 			nominate = "-"
 		default:
-			s.denominate(it.UID)
+			s.denominate(it.UID, n.Node, c.Now)
 			s.nominate(it.Pod, n.Node)
 			return n.Node
 		}
@@ -274,7 +279,7 @@ func (s *Scheduler) postFilter(it *queue.Item, pr *profile, c *framework.Cycle, 
 		}
 	}
 	if nominate == "-" {
-		s.denominate(it.UID)
+		s.denominate(it.UID, "", c.Now)
 	}
 	return nominate
 }
@@ -287,14 +292,33 @@ func (s *Scheduler) nominate(p *snapshot.Pod, node string) {
 	s.nominated[node][p.UID] = p
 }
 
-func (s *Scheduler) denominate(uid types.UID) {
+// denominate withdraws a pod's nomination. Unless the pod goes to that very node, others for
+// whom it left no room may fit now.
+func (s *Scheduler) denominate(uid types.UID, to string, now time.Time) {
 	for node, pods := range s.nominated {
-		if _, ok := pods[uid]; ok {
-			delete(pods, uid)
-			if len(pods) == 0 {
-				delete(s.nominated, node)
-			}
+		p, ok := pods[uid]
+		if !ok {
+			continue
 		}
+		delete(pods, uid)
+		if len(pods) == 0 {
+			delete(s.nominated, node)
+		}
+		if node != to {
+			s.queue.Event(framework.Event{Kind: framework.PodDelete, Pod: p}, now)
+		}
+	}
+}
+
+// renominate follows a nomination that was written to the pod's status, by whomever.
+func (s *Scheduler) renominate(old, pod *corev1.Pod, p *snapshot.Pod, now time.Time) {
+	was, is := old.Status.NominatedNodeName, pod.Status.NominatedNodeName
+	if was == is {
+		return
+	}
+	s.denominate(pod.UID, is, now)
+	if is != "" {
+		s.nominate(p, is)
 	}
 }
 

@@ -101,9 +101,10 @@ const (
 	NodeLabel
 	NodeTaint // also spec.unschedulable
 	NodeDelete
-	PodAdd    // to a node
-	PodUpdate // labels or smaller requests of one on a node
-	PodDelete // off a node
+	PodAdd        // to a node
+	PodUpdate     // labels or smaller requests of one on a node
+	PodTerminates // one on a node is being deleted, and still there
+	PodDelete     // off a node
 	SelfUpdate
 	VolumeChange // claims, volumes, classes, CSI nodes and capacities
 	NamespaceChange

@@ -74,7 +74,7 @@ type candidate struct {
 
 // PostFilter finds a node to nominate.
 func (pl *Plugin) PostFilter(c *framework.Cycle, statuses []*framework.Status) (*framework.Nomination, *framework.Status) {
-	if why := pl.ineligible(c); why != "" {
+	if why := pl.ineligible(c, statuses); why != "" {
 		return nil, refused(why)
 	}
 	budgets, err := pl.pdbs()
@@ -142,7 +142,7 @@ func statusOf(statuses []*framework.Status, i int) *framework.Status {
 }
 
 // ineligible says why a pod may not preempt, or "".
-func (pl *Plugin) ineligible(c *framework.Cycle) string {
+func (pl *Plugin) ineligible(c *framework.Cycle, statuses []*framework.Status) string {
 	if p := c.Pod.Spec.PreemptionPolicy; p != nil && *p == corev1.PreemptNever {
 		return "not eligible due to preemptionPolicy=Never."
 	}
@@ -152,6 +152,9 @@ func (pl *Plugin) ineligible(c *framework.Cycle) string {
 	n := c.Snap.Node(c.Pod.Status.NominatedNodeName)
 	if n == nil {
 		return ""
+	}
+	if st := statusOf(statuses, n.Index); st != nil && st.Code == framework.Unresolvable {
+		return "" // the room it waits for will not help it any more: it may look elsewhere
 	}
 	for _, q := range n.Pods {
 		if q.DeletionTimestamp == nil || q.Priority >= c.Pod.Priority {
@@ -243,8 +246,10 @@ func byBudget(pods []*snapshot.Pod, budgets []*policyv1.PodDisruptionBudget) (vi
 			if _, counted := b.Status.DisruptedPods[p.Name]; counted {
 				continue
 			}
-			allowed[i]--
-			broken = broken || allowed[i] < 0
+			if allowed[i]--; allowed[i] < 0 {
+				broken = true // it stands for itself: other budgets are not charged for it
+				break
+			}
 		}
 		if broken {
 			violating = append(violating, p)

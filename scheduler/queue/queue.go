@@ -161,6 +161,13 @@ func (q *Queue) Delete(uid types.UID) {
 // Get returns a pod's item or nil.
 func (q *Queue) Get(uid types.UID) *Item { return q.items[uid] }
 
+// Parked reports whether a pod waits for an event that may help it, rather than its turn or
+// the end of its back-off.
+func (q *Queue) Parked(uid types.UID) bool {
+	it := q.items[uid]
+	return it != nil && it.place == unschedulable
+}
+
 // Pop returns the next pod to schedule, or nil. With nothing active it takes one that
 // backs off because it did not fit: the time is free.
 func (q *Queue) Pop(now time.Time) *Item {

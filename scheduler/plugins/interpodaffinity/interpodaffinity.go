@@ -253,28 +253,23 @@ func (*Plugin) Normalize(_ *framework.Cycle, _ []*snapshot.Node, scores []int64)
 	}
 }
 
-// Hints: pods that attract come or change, pods that repel go or change, nodes with the
-// right labels come.
+// Hints: pods that attract come or change; pods that repel go or change, or the last that a
+// group had to be near; whatever moves nodes between domains.
 func (pl *Plugin) Hints() []framework.Hint {
+	attracts := func(p, q *snapshot.Pod) bool {
+		return q != nil && len(p.RequiredAffinity) > 0 && pl.matchesAll(p.RequiredAffinity, q)
+	}
+	// Without q, a pod that wants to be near its own kind may be the first of it.
+	binds := func(p, q *snapshot.Pod) bool { return attracts(p, q) && pl.matchesAll(p.RequiredAffinity, p) }
 	return []framework.Hint{
-		{Kinds: framework.PodAdd | framework.PodUpdate, Worth: func(p *snapshot.Pod, e framework.Event) bool {
-			return len(p.RequiredAffinity) > 0 && pl.matchesAll(p.RequiredAffinity, e.Pod) || e.Kind == framework.PodUpdate && pl.against(p, e.OldPod)
+		{Kinds: framework.PodAdd, Worth: func(p *snapshot.Pod, e framework.Event) bool { return attracts(p, e.Pod) }},
+		{Kinds: framework.PodUpdate, Worth: func(p *snapshot.Pod, e framework.Event) bool {
+			return attracts(p, e.Pod) || binds(p, e.OldPod) || pl.against(p, e.OldPod)
 		}},
-		{Kinds: framework.PodDelete, Worth: func(p *snapshot.Pod, e framework.Event) bool { return pl.against(p, e.Pod) }},
-		{Kinds: framework.NodeAdd | framework.NodeLabel, Worth: func(p *snapshot.Pod, e framework.Event) bool {
-			if e.OldNode == nil {
-				return true
-			}
-			for _, terms := range [][]snapshot.Term{p.RequiredAffinity, p.RequiredAntiAffinity} {
-				for i := range terms {
-					if key := terms[i].TopologyKey; e.OldNode.Labels[key] != e.Node.Labels[key] {
-						return true
-					}
-				}
-			}
-			return len(p.RequiredAffinity)+len(p.RequiredAntiAffinity) == 0
+		{Kinds: framework.PodDelete, Worth: func(p *snapshot.Pod, e framework.Event) bool {
+			return binds(p, e.Pod) || pl.against(p, e.Pod)
 		}},
-		{Kinds: framework.SelfUpdate | framework.NamespaceChange},
+		{Kinds: framework.NodeAdd | framework.NodeLabel | framework.NodeDelete | framework.SelfUpdate | framework.NamespaceChange},
 	}
 }
 

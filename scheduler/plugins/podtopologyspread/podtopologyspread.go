@@ -368,7 +368,7 @@ func (*Plugin) Hints() []framework.Hint {
 		return false
 	}
 	return []framework.Hint{
-		{Kinds: framework.PodAdd | framework.PodUpdate | framework.PodDelete, Worth: func(p *snapshot.Pod, e framework.Event) bool {
+		{Kinds: framework.PodAdd | framework.PodUpdate | framework.PodDelete | framework.PodTerminates, Worth: func(p *snapshot.Pod, e framework.Event) bool {
 			return about(p, e.Pod) || about(p, e.OldPod)
 		}},
 		{Kinds: framework.NodeAdd | framework.NodeLabel | framework.NodeDelete | framework.NodeTaint, Worth: func(p *snapshot.Pod, e framework.Event) bool {
