@@ -107,6 +107,8 @@ func Table() []Entry {
 		{Name: "pod-garbage-collector-controller", Account: "pod-garbage-collector", make: plain(podgc.New)},
 		{Name: "ttl-after-finished-controller", Account: "ttl-after-finished-controller", make: plain(ttlafterfinished.New)},
 		{Name: "certificatesigningrequest-approving-controller", Account: "certificate-controller", make: plain(csr.NewApprover)},
+		// Not among upstream's; its rights are an addon's.
+		{Name: "kubelet-serving-approving-controller", Account: "certificate-controller", make: plain(csr.NewServingApprover)},
 		{Name: "certificatesigningrequest-signing-controller", Account: "certificate-controller",
 			skip: func(c *Config) string {
 				if c.ClientCA.Certificate == nil && c.ServingCA.Certificate == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,17 +35,22 @@ func Policy() bootstrap.Policy {
 			clusterBinding("skiff:kubelet-api-admin", "system:kubelet-api-admin", rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: KubeletClientUser}),
 			// A node's proxy and DNS have its identity, and read what the node authorizer does not open.
 			clusterBinding("skiff:node-proxier", "system:node-proxier", nodes),
-			clusterBinding("kubeadm:node-proxier", "system:node-proxier", rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceSystem, Name: "kube-proxy"}),
+			clusterBinding("kubeadm:node-proxier", "system:node-proxier", account("kube-proxy")),
 			clusterBinding("kubeadm:kubelet-bootstrap", "system:node-bootstrapper", joining),
 			clusterBinding("kubeadm:node-autoapprove-bootstrap", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", joining),
 			clusterBinding("kubeadm:node-autoapprove-certificate-rotation", "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient", nodes),
 			clusterBinding(getNodes, getNodes, joining),
+			clusterBinding(approveServing, approveServing, account("certificate-controller")),
 			volumesBinding,
 		},
-		ClusterRoles: []*rbacv1.ClusterRole{{
-			ObjectMeta: metav1.ObjectMeta{Name: getNodes},
-			Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"nodes"}}},
-		}, volumes},
+		ClusterRoles: []*rbacv1.ClusterRole{
+			clusterRole(getNodes, rbacv1.PolicyRule{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"nodes"}}),
+			clusterRole(approveServing, rbacv1.PolicyRule{
+				Verbs: []string{"approve"}, APIGroups: []string{certificatesv1.GroupName}, Resources: []string{"signers"},
+				ResourceNames: []string{certificatesv1.KubeletServingSignerName},
+			}),
+			volumes,
+		},
 		Roles: []*rbacv1.Role{clusterInfo.role(), clusterConfig.role(), kubeletConfig.role(), proxyConfig.role(), ownVolumes},
 		RoleBindings: []*rbacv1.RoleBinding{
 			// Whoever joins reads cluster-info before it has any credentials; the signatures in it prove that it is true.
@@ -57,7 +63,18 @@ func Policy() bootstrap.Policy {
 	}
 }
 
-const getNodes = "kubeadm:get-nodes"
+const (
+	getNodes       = "kubeadm:get-nodes"
+	approveServing = "skiff:approve-kubelet-serving"
+)
+
+func account(name string) rbacv1.Subject {
+	return rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceSystem, Name: name}
+}
+
+func clusterRole(name string, rules ...rbacv1.PolicyRule) *rbacv1.ClusterRole {
+	return &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: rules}
+}
 
 func group(name string) rbacv1.Subject {
 	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: name}

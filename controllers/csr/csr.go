@@ -1,8 +1,8 @@
 // Package csr approves, signs and cleans up CertificateSigningRequests of the signers that
 // Kubernetes names (https://kubernetes.io/docs/reference/access-authn-authz/certificate-signing-requests/).
 //
-// Owns: approval of kubelets' client certificates, status.certificate of the built-in
-// signers, deletion of old requests. Must not: approve anything else by itself, nor keep
+// Owns: approval of kubelets' client certificates and of serving certificates for their own
+// names, status.certificate of the built-in signers, deletion of old requests. Must not: approve anything else by itself, nor keep
 // the CA's key: it is given in.
 package csr
 

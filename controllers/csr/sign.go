@@ -26,6 +26,8 @@ const (
 	Duration = 365 * 24 * time.Hour
 	// backdate allows for clocks that are behind.
 	backdate = 5 * time.Minute
+	// short is a life that backdating takes nothing from.
+	short = 8 * time.Hour
 )
 
 // legacySigner is of requests made through certificates.k8s.io/v1beta1.
@@ -153,12 +155,9 @@ func Sign(ca CA, r *x509.CertificateRequest, usages []certificatesv1.KeyUsage, l
 		NotBefore: now.Add(-backdate), NotAfter: now.Add(lasts),
 		BasicConstraintsValid: true,
 	}
-	// A certificate shorter than the backdating must still be good from now on.
-	if lasts < 8*time.Hour {
-		template.NotAfter = template.NotBefore.Add(lasts)
-		if !template.NotAfter.After(now) {
-			template.NotAfter = now.Add(lasts)
-		}
+	// As upstream: a short life counts from now on, a long one from the backdated start.
+	if lasts >= short {
+		template.NotAfter = template.NotAfter.Add(-backdate)
 	}
 	if template.NotAfter.After(ca.Certificate.NotAfter) {
 		template.NotAfter = ca.Certificate.NotAfter
