@@ -12,8 +12,6 @@ import (
 	"github.com/skiff-k8s/skiff/cluster/process"
 	"github.com/skiff-k8s/skiff/host/cgroup"
 	"github.com/skiff-k8s/skiff/host/mount"
-	"github.com/skiff-k8s/skiff/network/bridge"
-	"github.com/skiff-k8s/skiff/network/hostport"
 	"github.com/skiff-k8s/skiff/proxy/nftables"
 )
 
@@ -50,7 +48,7 @@ func Down(ctx context.Context, o DownOptions) error {
 		{"control plane ended", func() error { return process.Stop(ctx, p.Lock(ControlPlane), 20*time.Second) }},
 		{"containers ended", func() error { return purgeContainers(ctx, n, p) }},
 		{"network removed", func() error {
-			return errors.Join(nftables.Remove(n.servicesTable()), hostport.Remove(n.hostPortConfig(p)), bridge.Remove(n.bridgeConfig(p)))
+			return errors.Join(nftables.Remove(n.servicesTable()), n.removePodNetwork(p))
 		}},
 		{"mounts and cgroups removed", func() error {
 			return errors.Join(unmountBelow(p.Dir), removeCgroups(n.CgroupRoot))

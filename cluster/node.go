@@ -118,6 +118,10 @@ func newPodNode(n *NodeConfig, p Paths, creds *NodeCredentials, client kubernete
 	if err != nil {
 		return nil, err
 	}
+	network, err := newPodNetwork(n, client, br, names, setZone, log.With("component", "network"))
+	if err != nil {
+		return nil, err
+	}
 	kubelet, err := newKubelet(n, p, creds, log.With("component", "kubelet"))
 	if err != nil {
 		return nil, err
@@ -131,7 +135,7 @@ func newPodNode(n *NodeConfig, p Paths, creds *NodeCredentials, client kubernete
 	}
 	return []component.Member{
 		{Name: "local-path", Component: volumes},
-		{Name: "network", Component: newPodNetwork(client, n.NodeName, br, names, setZone, log.With("component", "network"))},
+		{Name: "network", Component: network},
 		{Name: "kubelet", Component: kubelet},
 	}, nil
 }

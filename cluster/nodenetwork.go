@@ -11,8 +11,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
@@ -20,6 +18,7 @@ import (
 	"github.com/skiff-k8s/skiff/network/bridge"
 	"github.com/skiff-k8s/skiff/network/dns"
 	"github.com/skiff-k8s/skiff/network/hostport"
+	"github.com/skiff-k8s/skiff/network/routes"
 )
 
 const (
@@ -39,22 +38,26 @@ func (n *NodeConfig) hostPortConfig(p Paths) hostport.Config {
 // servicesTable is the name of the proxy's nftables table.
 func (n *NodeConfig) servicesTable() string { return n.Bridge + "-services" }
 
-// podNetwork gives the bridge the pod CIDRs of this node as the API has them, and
-// serves DNS at the bridge's addresses.
+// podNetwork gives the bridge the pod CIDRs of this node as the API has them, serves DNS at the
+// bridge's addresses, and leads to the pods of other nodes.
 type podNetwork struct {
+	node   string
 	bridge *bridge.Bridge
 	dns    *dns.Server
 	nodes  informers.SharedInformerFactory
+	routes *routes.Router
 	zone   func(string) // told the node's zone
 	log    *slog.Logger
 }
 
-// newPodNetwork watches one node through a factory of its own, which Run starts.
-func newPodNetwork(client kubernetes.Interface, node string, b *bridge.Bridge, server *dns.Server, zone func(string), log *slog.Logger) *podNetwork {
-	own := informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", node).String()
-	})
-	return &podNetwork{bridge: b, dns: server, zone: zone, log: log, nodes: informers.NewSharedInformerFactoryWithOptions(client, 0, own)}
+// newPodNetwork watches the nodes through a factory of its own, which Run starts.
+func newPodNetwork(n *NodeConfig, client kubernetes.Interface, b *bridge.Bridge, server *dns.Server, zone func(string), log *slog.Logger) (*podNetwork, error) {
+	nodes := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(routes.Transform))
+	r, err := newRoutes(n, client, nodes, b, log)
+	if err != nil {
+		return nil, err
+	}
+	return &podNetwork{node: n.NodeName, bridge: b, dns: server, zone: zone, log: log, nodes: nodes, routes: r}, nil
 }
 
 // Run blocks until ctx ends.
@@ -62,7 +65,7 @@ func (n *podNetwork) Run(ctx context.Context) error {
 	cidrs := make(chan []netip.Prefix, 1)
 	latest := func(o any) {
 		node, ok := o.(*corev1.Node)
-		if !ok {
+		if !ok || node.Name != n.node {
 			return
 		}
 		n.zone(node.Labels[corev1.LabelTopologyZone])
@@ -86,6 +89,15 @@ func (n *podNetwork) Run(ctx context.Context) error {
 	defer cancel()
 	n.nodes.StartWithContext(ctx)
 
+	routed := make(chan error, 1)
+	go func() { routed <- n.routes.Run(ctx) }()
+	err := n.follow(ctx, cidrs, routed)
+	cancel()
+	return errors.Join(err, <-routed)
+}
+
+// follow the pod CIDRs of this node until ctx ends, or the routes fail.
+func (n *podNetwork) follow(ctx context.Context, cidrs <-chan []netip.Prefix, routed chan error) error {
 	servers := newServers(n.dns, n.log)
 	defer servers.stop()
 	if err := servers.follow(ctx, n.bridge.Gateways()); err != nil { // as the last run left it
@@ -108,6 +120,17 @@ func (n *podNetwork) Run(ctx context.Context) error {
 				set = next
 			}
 		case <-retry:
+		case err := <-routed:
+			routed <- err
+			return nil // err is Run's to tell
+		case <-ctx.Done():
+			return nil
+		}
+		select { // the routes know the MTU
+		case <-n.routes.First():
+		case err := <-routed:
+			routed <- err
+			return nil
 		case <-ctx.Done():
 			return nil
 		}

@@ -32,7 +32,7 @@ type Config struct {
 	Name string
 	// StateDir keeps the address book; it must survive a restart of the process.
 	StateDir string
-	// MTU of bridge and ports; 0 is the kernel's default.
+	// MTU of bridge and ports until SetMTU says another; 0 is the kernel's default.
 	MTU int
 	// ClusterCIDRs are all pods' addresses: what leaves them gets the node's address. None:
 	// nothing is rewritten.
@@ -47,6 +47,7 @@ type Bridge struct {
 	cfg  Config
 	mu   sync.RWMutex
 	pool *pool // nil until the pod CIDRs are known
+	mtu  int   // of new ports
 }
 
 // ErrNoPodCIDR says that the node has no pod CIDR yet.
@@ -63,7 +64,7 @@ func New(cfg Config) (*Bridge, error) {
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make network state directory: %w", err)
 	}
-	b := &Bridge{cfg: cfg}
+	b := &Bridge{cfg: cfg, mtu: cfg.MTU}
 	text, err := os.ReadFile(b.cidrFile())
 	if errors.Is(err, os.ErrNotExist) {
 		return b, nil
@@ -92,7 +93,10 @@ func (b *Bridge) SetPodCIDRs(cidrs []netip.Prefix) error {
 	for i, c := range cidrs {
 		gateways[i] = netip.PrefixFrom(c.Masked().Addr().Next(), c.Bits())
 	}
-	if err := netlink.EnsureBridge(netlink.Bridge{Name: b.cfg.Name, MTU: b.cfg.MTU, Addresses: gateways}); err != nil {
+	b.mu.RLock()
+	mtu := b.mtu
+	b.mu.RUnlock()
+	if err := netlink.EnsureBridge(netlink.Bridge{Name: b.cfg.Name, MTU: mtu, Addresses: gateways}); err != nil {
 		return err
 	}
 	if err := b.setSysctls(); err != nil {
@@ -165,6 +169,14 @@ func familyOf(p netip.Prefix) nft.Family {
 	return nft.IPv4
 }
 
+// SetMTU says what MTU new sandboxes' links have. The bridge follows by itself: the kernel gives it the
+// least of its ports', so that no packet which it routes is too big for one.
+func (b *Bridge) SetMTU(mtu int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.mtu = mtu
+}
+
 // Ready is nil once pods can be attached.
 func (b *Bridge) Ready(context.Context) error {
 	b.mu.RLock()
@@ -199,7 +211,7 @@ func (b *Bridge) PodCIDRs() []netip.Prefix {
 // addresses, one a family. Idempotent: a sandbox keeps its addresses until Detach.
 func (b *Bridge) Attach(ctx context.Context, id, path string) ([]netip.Addr, error) {
 	b.mu.RLock()
-	p := b.pool
+	p, mtu := b.pool, b.mtu
 	b.mu.RUnlock()
 	if p == nil {
 		return nil, ErrNoPodCIDR
@@ -212,7 +224,7 @@ func (b *Bridge) Attach(ctx context.Context, id, path string) ([]netip.Addr, err
 		return nil, err
 	}
 	err = netlink.AddPort(netlink.Port{
-		Bridge: b.cfg.Name, HostLink: b.portName(id), NetNS: path, Link: "eth0", MTU: b.cfg.MTU,
+		Bridge: b.cfg.Name, HostLink: b.portName(id), NetNS: path, Link: "eth0", MTU: mtu,
 		Addresses: addrs, Gateways: p.gateways(),
 	})
 	if err != nil {
