@@ -44,6 +44,9 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *runtimeapi.CreateCon
 	if err != nil {
 		return nil, err
 	}
+	if err := r.resolveImageMounts(ctx, cfg.GetMounts()); err != nil {
+		return nil, err
+	}
 	b, err := proto.Marshal(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("encode container configuration: %w", err)
@@ -79,6 +82,28 @@ func (r *Runtime) CreateContainer(ctx context.Context, req *runtimeapi.CreateCon
 	r.mu.Unlock()
 	r.publish(id, runtimeapi.ContainerEventType_CONTAINER_CREATED_EVENT, pod.ID)
 	return &runtimeapi.CreateContainerResponse{ContainerId: id}, nil
+}
+
+// resolveImageMounts notes in mounts of images which images they are: clients read it in the
+// container's status (KEP-5365).
+func (r *Runtime) resolveImageMounts(ctx context.Context, mounts []*runtimeapi.Mount) error {
+	for i, m := range mounts {
+		if m.GetImage().GetImage() == "" {
+			continue
+		}
+		if !m.GetReadonly() {
+			return status.Errorf(codes.InvalidArgument, "mounts[%d].readonly: an image is mounted read-only only (%s)", i, m.GetContainerPath())
+		}
+		img, err := r.images.Ensure(ctx, m.GetImage().GetImage())
+		if errors.Is(err, image.ErrNotFound) {
+			return status.Errorf(codes.NotFound, "mounts[%d].image: %v", i, err)
+		}
+		if err != nil {
+			return fmt.Errorf("mounts[%d].image: %w", i, err)
+		}
+		m.Image.ImageRef = img.ID.String()
+	}
+	return nil
 }
 
 // StartContainer makes the container's monitor, which makes its process.

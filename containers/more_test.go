@@ -119,6 +119,17 @@ func TestImageMount(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "none") {
 		t.Errorf("a path that is not there: %v", err)
 	}
+	if _, err := h.tryCreate(sb, cfg, img, func(c *runtimeapi.ContainerConfig) {
+		c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/mnt", Image: &runtimeapi.ImageSpec{Image: img}}}
+	}); err == nil || !strings.Contains(err.Error(), "read-only") {
+		t.Errorf("an image to write to: %v", err)
+	}
+	id := h.create(sb, cfg, img, func(c *runtimeapi.ContainerConfig) {
+		c.Mounts = []*runtimeapi.Mount{{ContainerPath: "/mnt", Image: &runtimeapi.ImageSpec{Image: img}, Readonly: true}}
+	})
+	if got := h.status(id); got.GetMounts()[0].GetImage().GetImageRef() != got.GetImageId() || got.GetImageId() == "" {
+		t.Errorf("the mount is of image %q, the container of %q", got.GetMounts()[0].GetImage().GetImageRef(), got.GetImageId())
+	}
 }
 
 func TestPropagation(t *testing.T) {

@@ -28,9 +28,8 @@ func (r *Runtime) RunPodSandbox(ctx context.Context, req *runtimeapi.RunPodSandb
 	if h := req.GetRuntimeHandler(); h != "" && h != "skiff" && !slices.Contains(r.cfg.RuntimeHandlers, h) {
 		return nil, status.Errorf(codes.InvalidArgument, "runtimeHandler: %q is not known; this runtime has \"skiff\"", h)
 	}
-	userns := cfg.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()
-	if userns != nil && userns.GetMode() == runtimeapi.NamespaceMode_POD && r.unmappable != nil {
-		return nil, status.Errorf(codes.FailedPrecondition, "user namespaces: %v", r.unmappable)
+	if err := r.checkUserNamespace(cfg.GetLinux().GetSecurityContext().GetNamespaceOptions().GetUsernsOptions()); err != nil {
+		return nil, err
 	}
 	b, err := proto.Marshal(cfg)
 	if err != nil {
@@ -90,6 +89,40 @@ func (r *Runtime) makeSandbox(ctx context.Context, s *sandboxState) error {
 		}
 	}
 	return r.updateSandbox(s, func(x *sandboxRecord) { x.Ready, x.IPs = true, ips })
+}
+
+// checkUserNamespace refuses what no sandbox can have: a namespace of another scope than pod
+// or node, and mappings without root or of one ID twice.
+func (r *Runtime) checkUserNamespace(u *runtimeapi.UserNamespace) error {
+	switch {
+	case u == nil || u.GetMode() == runtimeapi.NamespaceMode_NODE:
+		return nil
+	case u.GetMode() != runtimeapi.NamespaceMode_POD:
+		return status.Errorf(codes.InvalidArgument, "usernsOptions.mode: %s is not supported; use POD or NODE", u.GetMode())
+	}
+	for field, ids := range map[string][]*runtimeapi.IDMapping{"uids": u.GetUids(), "gids": u.GetGids()} {
+		root := false
+		for i, m := range ids {
+			root = root || m.GetContainerId() == 0 && m.GetLength() > 0
+			for _, o := range ids[:i] {
+				if overlap(m.GetContainerId(), o.GetContainerId(), m.GetLength(), o.GetLength()) || overlap(m.GetHostId(), o.GetHostId(), m.GetLength(), o.GetLength()) {
+					return status.Errorf(codes.InvalidArgument, "usernsOptions.%s: two mappings have IDs in common", field)
+				}
+			}
+		}
+		if !root {
+			return status.Errorf(codes.InvalidArgument, "usernsOptions.%s: ID 0 of the container is not mapped", field)
+		}
+	}
+	if r.unmappable != nil {
+		return status.Errorf(codes.FailedPrecondition, "user namespaces: %v", r.unmappable)
+	}
+	return nil
+}
+
+// overlap says whether two ranges share a number.
+func overlap(a, b, lengthA, lengthB uint32) bool {
+	return uint64(a) < uint64(b)+uint64(lengthB) && uint64(b) < uint64(a)+uint64(lengthA)
 }
 
 func (r *Runtime) networkSandbox(s *sandboxState) Sandbox {

@@ -196,41 +196,66 @@ func (r *Runtime) sandboxStats(s *sandboxState) *runtimeapi.PodSandboxStats {
 	return out
 }
 
-// networkUsage reads the interfaces' counters from inside the namespace.
+// networkUsage is the interfaces' counters; those of eth0 come first.
 func networkUsage(netns string) *runtimeapi.NetworkUsage {
+	interfaces := interfacesOf(netns)
+	if interfaces == nil {
+		return nil // the sandbox is going
+	}
+	out := &runtimeapi.NetworkUsage{Timestamp: time.Now().UnixNano()}
+	for _, i := range interfaces {
+		usage := &runtimeapi.NetworkInterfaceUsage{
+			Name: i.name, RxBytes: u64(i.rx.bytes), RxErrors: u64(i.rx.errors), TxBytes: u64(i.tx.bytes), TxErrors: u64(i.tx.errors),
+		}
+		if i.name == "eth0" {
+			out.DefaultInterface = usage
+			continue
+		}
+		out.Interfaces = append(out.Interfaces, usage)
+	}
+	return out
+}
+
+// netInterface is one line of /proc/net/dev.
+type netInterface struct {
+	name   string
+	rx, tx traffic
+}
+
+type traffic struct{ bytes, packets, errors, dropped uint64 }
+
+// interfacesOf reads the counters of all interfaces but loopback from inside the namespace;
+// nil: there is no such namespace any more.
+func interfacesOf(netns string) []netInterface {
 	var content []byte
 	err := sandbox.InNetwork(netns, func() (err error) {
 		content, err = os.ReadFile("/proc/thread-self/net/dev")
 		return err
 	})
 	if err != nil {
-		return nil // the sandbox is going
+		return nil
 	}
-	out := &runtimeapi.NetworkUsage{Timestamp: time.Now().UnixNano()}
-	in := bufio.NewScanner(strings.NewReader(string(content)))
+	return parseNetDev(string(content))
+}
+
+// parseNetDev reads the text of /proc/net/dev: eight columns received, eight sent.
+func parseNetDev(text string) []netInterface {
+	out := []netInterface{}
+	in := bufio.NewScanner(strings.NewReader(text))
 	for in.Scan() {
 		name, rest, ok := strings.Cut(in.Text(), ":")
 		f := strings.Fields(rest)
-		if !ok || len(f) < 16 {
-			continue // the two lines of titles
+		if name = strings.TrimSpace(name); !ok || len(f) < 16 || name == "lo" {
+			continue // titles have no colon
 		}
-		name = strings.TrimSpace(name)
-		if name == "lo" {
-			continue
-		}
-		n := func(i int) *runtimeapi.UInt64Value {
+		n := func(i int) uint64 {
 			v, err := strconv.ParseUint(f[i], 10, 64)
 			if err != nil {
-				return u64(0)
+				return 0
 			}
-			return u64(v)
+			return v
 		}
-		i := &runtimeapi.NetworkInterfaceUsage{Name: name, RxBytes: n(0), RxErrors: n(2), TxBytes: n(8), TxErrors: n(10)}
-		if name == "eth0" {
-			out.DefaultInterface = i
-			continue
-		}
-		out.Interfaces = append(out.Interfaces, i)
+		out = append(out, netInterface{name, traffic{n(0), n(1), n(2), n(3)}, traffic{n(8), n(9), n(10), n(11)}})
 	}
 	return out
 }
