@@ -25,7 +25,7 @@ import (
 // RunNode runs the kubelet, the container runtime, the proxy, DNS and the pod network
 // of the node in dir until ctx ends. Containers and rules stay as they are then.
 func RunNode(ctx context.Context, dir string) error {
-	c, err := Load(dir)
+	n, credentials, err := nodeOf(dir)
 	if err != nil {
 		return err
 	}
@@ -37,15 +37,11 @@ func RunNode(ctx context.Context, dir string) error {
 		return err
 	}
 	defer lock.Close()
-	creds, err := EnsureCredentials(dir, c)
+	creds, err := credentials()
 	if err != nil {
 		return err
 	}
-	own, err := creds.nodeCredentials(p)
-	if err != nil {
-		return err
-	}
-	node, err := newNode(c.node(), p, own, newLogger())
+	node, err := newNode(n, p, creds, newLogger())
 	if err != nil {
 		return err
 	}
@@ -61,18 +57,18 @@ func newNode(n *NodeConfig, p Paths, creds *NodeCredentials, log *slog.Logger) (
 	shared := serviceInformers(client)
 	group := component.NewGroup(log)
 	// What needs the API server, which may come later or go away for a while.
-	var clients []component.Member
+	clients, err := creds.renewal(n, client, log.With("component", "certificates"))
+	if err != nil {
+		return nil, err
+	}
 	setZone := func(string) {}
 	if !n.lacks(Proxy) {
-		px, err := newProxy(ProxyConfig{
-			NodeName: n.NodeName, Table: n.servicesTable(), ServiceCIDRs: n.ServiceCIDRs, PodCIDRs: n.PodCIDRs,
-			Logger: log.With("component", "proxy"),
-		}, shared)
+		px, members, err := n.proxyMembers(client, shared, log.With("component", "proxy"))
 		if err != nil {
 			return nil, err
 		}
 		setZone = px.SetZone
-		clients = append(clients, component.Member{Name: "proxy", Component: px})
+		clients = append(clients, members...)
 	}
 	if !n.lacks(Kubelet) {
 		more, err := newPodNode(n, p, creds, client, shared, setZone, group, log)
@@ -165,13 +161,13 @@ func (n *NodeConfig) runtimeConfig(p Paths, network containers.Network, log *slo
 
 // client talks to the API server as the node.
 func (n *NodeConfig) client(creds *NodeCredentials) (kubernetes.Interface, error) {
-	return newClient(n.Server, rest.TLSClientConfig{CAData: creds.CA, CertFile: creds.ClientCert, KeyFile: creds.ClientKey})
+	return newClient(n.Server, rest.TLSClientConfig{CAData: creds.CA, CertFile: creds.ClientCert, KeyFile: creds.ClientKey}, creds.conns.DialContext)
 }
 
-func newClient(server string, identity rest.TLSClientConfig) (kubernetes.Interface, error) {
+func newClient(server string, identity rest.TLSClientConfig, dial func(context.Context, string, string) (net.Conn, error)) (kubernetes.Interface, error) {
 	cfg := &rest.Config{
 		Host: server, UserAgent: "skiff", QPS: 100, Burst: 200,
-		TLSClientConfig: identity,
+		TLSClientConfig: identity, Dial: dial,
 		ContentConfig: rest.ContentConfig{
 			ContentType:        runtime.ContentTypeProtobuf,
 			AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,

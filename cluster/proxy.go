@@ -2,13 +2,13 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
-	"sync/atomic"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,6 +32,15 @@ type ProxyConfig struct {
 	Table string
 	// ServiceCIDRs of the cluster; RunProxy asks the API server if there are none.
 	ServiceCIDRs, PodCIDRs []netip.Prefix
+	// NodePorts are the CIDRs and keywords (all, primary, localhost) of addresses at which node
+	// ports are open; none: all.
+	NodePorts []string
+	// NodeIPs are the node's own; none: the API tells them.
+	NodeIPs []netip.Addr
+	// MasqueradeAll has all traffic to cluster IPs come from the node; MasqueradeBit is the
+	// bit of the packet mark for what is to be masqueraded, 0 the default.
+	MasqueradeAll bool
+	MasqueradeBit uint8
 	// Healthz and Metrics are addresses to serve these at, over plain HTTP as upstream
 	// does; empty: nowhere.
 	Healthz, Metrics string
@@ -40,12 +49,80 @@ type ProxyConfig struct {
 	Logger    *slog.Logger
 }
 
-func newProxy(c ProxyConfig, shared informers.SharedInformerFactory) (*proxy.Proxy, error) {
-	rules, err := nftables.New(nftables.Config{Table: c.Table, ServiceCIDRs: c.ServiceCIDRs, PodCIDRs: c.PodCIDRs, Logger: c.Logger})
+// nodeProxy is a proxy with the rules that it programs.
+type nodeProxy struct {
+	*proxy.Proxy
+	rules *nftables.Backend
+	ips   []netip.Addr
+}
+
+func newProxy(c ProxyConfig, shared informers.SharedInformerFactory) (*nodeProxy, error) {
+	ports, err := nftables.ParseWhere(c.NodePorts)
+	if err != nil {
+		return nil, fmt.Errorf("addresses of node ports: %w", err)
+	}
+	rules, err := nftables.New(nftables.Config{Table: c.Table, ServiceCIDRs: c.ServiceCIDRs, PodCIDRs: c.PodCIDRs, NodePorts: ports,
+		NodeIPs: c.NodeIPs, MasqueradeAll: c.MasqueradeAll, MasqueradeBit: c.MasqueradeBit, Logger: c.Logger})
 	if err != nil {
 		return nil, err
 	}
-	return proxy.New(proxy.Config{NodeName: c.NodeName, Informers: shared, Backend: rules, Logger: c.Logger})
+	p, err := proxy.New(proxy.Config{NodeName: c.NodeName, Informers: shared, Backend: rules, Families: rules.Families(), Logger: c.Logger})
+	if err != nil {
+		return nil, err
+	}
+	return &nodeProxy{p, rules, c.NodeIPs}, nil
+}
+
+// proxyHealthPort and proxyMetricsPort are kube-proxy's.
+const proxyHealthPort, proxyMetricsPort = 10256, 10249
+
+// proxyMembers are the proxy of a node and what goes with it. Load balancers ask its health
+// port at the node's address; of several clusters on a host only one can have it.
+func (n *NodeConfig) proxyMembers(client kubernetes.Interface, shared informers.SharedInformerFactory, log *slog.Logger) (*nodeProxy, []component.Member, error) {
+	c := ProxyConfig{NodeName: n.NodeName, Client: client, Table: n.servicesTable(), ServiceCIDRs: n.ServiceCIDRs, PodCIDRs: n.PodCIDRs, NodeIPs: n.NodeIPs, Logger: log}
+	px, err := newProxy(c, shared)
+	if err != nil {
+		return nil, nil, err
+	}
+	own, err := c.followNode(px.setNode)
+	if err != nil {
+		return nil, nil, err
+	}
+	members := []component.Member{{Name: "proxy", Component: px}, {Name: "proxy's node", Component: own}}
+	for _, ip := range n.NodeIPs {
+		members = append(members, component.Member{Name: "proxy's health",
+			Component: plainServer(netip.AddrPortFrom(ip, proxyHealthPort).String(), px.Health(), log)})
+	}
+	return px, append(members, component.Member{Name: "proxy's metrics",
+		Component: plainServer(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), proxyMetricsPort).String(), proxyMetrics(px.WriteMetrics, false), log)}), nil
+}
+
+// setNode tells what the API has of the node; nil: nothing any more.
+func (p *nodeProxy) setNode(n *corev1.Node) {
+	p.SetNode(n)
+	if n == nil {
+		return
+	}
+	if ips := primaryIPs(n); !slices.Equal(ips, p.ips) {
+		p.ips = ips
+		p.rules.SetPrimary(ips)
+		p.Refresh()
+	}
+}
+
+// primaryIPs are the node's first internal address of each family.
+func primaryIPs(n *corev1.Node) (out []netip.Addr) {
+	for _, a := range n.Status.Addresses {
+		ip, err := netip.ParseAddr(a.Address)
+		if err != nil || a.Type != corev1.NodeInternalIP {
+			continue
+		}
+		ip = ip.Unmap()
+		if !slices.ContainsFunc(out, func(o netip.Addr) bool { return o.Is6() == ip.Is6() }) {
+			out = append(out, ip)
+		}
+	}
+	return out
 }
 
 // RemoveProxyRules takes away what a proxy that ran alone left in the kernel.
@@ -69,23 +146,15 @@ func RunProxy(ctx context.Context, c ProxyConfig) error {
 	if err != nil {
 		return err
 	}
-	node, err := c.followNode(px.SetZone)
+	node, err := c.followNode(px.setNode)
 	if err != nil {
 		return err
 	}
-	var applied atomic.Bool
 	group := component.NewGroup(c.Logger)
-	group.Add(component.Member{Name: "healthz", Component: plainServer(c.Healthz, proxyHealth(&applied), c.Logger), Background: true})
-	group.Add(component.Member{Name: "metrics", Component: plainServer(c.Metrics, proxyMetrics(c.Profiling), c.Logger), Background: true})
+	group.Add(component.Member{Name: "healthz", Component: plainServer(c.Healthz, px.Health(), c.Logger), Background: true})
+	group.Add(component.Member{Name: "metrics", Component: plainServer(c.Metrics, proxyMetrics(px.WriteMetrics, c.Profiling), c.Logger), Background: true})
 	group.Add(component.Member{Name: "node", Component: node, Background: true})
 	group.Add(component.Member{Name: "proxy", Component: component.Func(func(ctx context.Context) error { return runWith(ctx, shared, px) }), Background: true})
-	group.Add(component.Member{Name: "applied", Component: component.Func(func(ctx context.Context) error {
-		if px.WaitReady(ctx) == nil {
-			applied.Store(true)
-		}
-		<-ctx.Done()
-		return nil
-	}), Background: true})
 	group.Add(trim())
 	return group.Run(ctx)
 }
@@ -118,17 +187,19 @@ func serviceCIDRs(ctx context.Context, client kubernetes.Interface) ([]netip.Pre
 	return nil, errors.New("the API server has not said which service CIDR it uses")
 }
 
-// followNode tells the zone of the proxy's node.
-func (c *ProxyConfig) followNode(zone func(string)) (component.Component, error) {
+// followNode tells what the API has of the proxy's node, nil for nothing.
+func (c *ProxyConfig) followNode(tell func(*corev1.Node)) (component.Component, error) {
 	own := informers.NewSharedInformerFactoryWithOptions(c.Client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("metadata.name", c.NodeName).String()
 	}))
 	latest := func(o any) {
 		if n, ok := o.(*corev1.Node); ok {
-			zone(n.Labels[corev1.LabelTopologyZone])
+			tell(n)
 		}
 	}
-	_, err := own.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: latest, UpdateFunc: func(_, o any) { latest(o) }})
+	_, err := own.Core().V1().Nodes().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: latest, UpdateFunc: func(_, o any) { latest(o) }, DeleteFunc: func(any) { tell(nil) },
+	})
 	if err != nil {
 		return nil, fmt.Errorf("watch node %s: %w", c.NodeName, err)
 	}
@@ -140,28 +211,15 @@ func (c *ProxyConfig) followNode(zone func(string)) (component.Component, error)
 	}), nil
 }
 
-// proxyHealth answers as upstream's: healthy once the rules stand.
-func proxyHealth(applied *atomic.Bool) http.Handler {
-	mux := http.NewServeMux()
-	answer := func(w http.ResponseWriter, _ *http.Request) {
-		now := time.Now().UTC()
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		if !applied.Load() {
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-		_ = json.NewEncoder(w).Encode(map[string]any{"lastUpdated": now, "currentTime": now, "nodeEligible": true}) // the client has gone
-	}
-	mux.HandleFunc("/healthz", answer)
-	mux.HandleFunc("/livez", answer)
-	return mux
-}
-
-func proxyMetrics(profiles bool) http.Handler {
+func proxyMetrics(write func(io.Writer) error, profiles bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
 	mux.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "nftables") })
-	mux.Handle("/metrics", processMetrics())
+	process := processMetrics()
+	mux.HandleFunc("/metrics", func(w http.ResponseWriter, r *http.Request) {
+		process.ServeHTTP(w, r)
+		_ = write(w) // the client has gone
+	})
 	if profiles {
 		mux.Handle(profiling.Path, profiling.Handler())
 	}

@@ -67,7 +67,7 @@ func TestProfilesAreServedWhereAskedFor(t *testing.T) {
 			want = http.StatusOK
 		}
 		for name, h := range map[string]http.Handler{
-			"secure port": (&ServeConfig{Profiling: on}).paths(), "proxy's metrics": proxyMetrics(on),
+			"secure port": (&ServeConfig{Profiling: on}).paths(), "proxy's metrics": proxyMetrics(nil, on),
 		} {
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/pprof/cmdline", nil))

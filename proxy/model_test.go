@@ -24,7 +24,7 @@ func TestPorts(t *testing.T) {
 	}
 	up := func(ip, node string) discoveryv1.Endpoint { return ep(ip, node, true, true, false) }
 	service := func(change func(*corev1.ServiceSpec)) *corev1.Service {
-		s := &corev1.Service{Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.9", ClusterIPs: []string{"10.96.0.9"},
+		s := &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, ClusterIP: "10.96.0.9", ClusterIPs: []string{"10.96.0.9"},
 			Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: 80, NodePort: 30001}}}}
 		change(&s.Spec)
 		return s
@@ -60,7 +60,7 @@ func TestPorts(t *testing.T) {
 		{name: "externalTrafficPolicy Local", svc: service(func(s *corev1.ServiceSpec) { s.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal }),
 			slices:   []*discoveryv1.EndpointSlice{slice(80, up("10.1.0.1", "a"), up("10.1.0.2", "b"))},
 			internal: []string{"10.1.0.1:80", "10.1.0.2:80"}, external: []string{"10.1.0.1:80"},
-			check: func(p Port) bool { return p.KeepSource }},
+			check: func(p Port) bool { return p.ExternalLocal && len(p.Cluster) == 2 }},
 		{name: "internalTrafficPolicy Local", svc: service(func(s *corev1.ServiceSpec) { s.InternalTrafficPolicy = &local }),
 			slices:   []*discoveryv1.EndpointSlice{slice(80, up("10.1.0.1", "a"), up("10.1.0.2", "b"))},
 			internal: []string{"10.1.0.1:80"}, external: []string{"10.1.0.1:80", "10.1.0.2:80"}},
@@ -88,8 +88,39 @@ func TestPorts(t *testing.T) {
 			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.2"}, {Hostname: "x"}, {IP: "192.0.2.3", IPMode: ptr.To(corev1.LoadBalancerIPModeProxy)}}
 			return s
 		}(), check: func(p Port) bool {
-			return slices.Equal(p.Externals, []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")})
+			return slices.Equal(p.ExternalIPs, []netip.Addr{netip.MustParseAddr("192.0.2.1")}) && slices.Equal(p.LoadBalancerIPs, []netip.Addr{netip.MustParseAddr("192.0.2.2")})
 		}},
+		{name: "a Local policy without endpoints here", svc: service(func(s *corev1.ServiceSpec) {
+			s.InternalTrafficPolicy, s.ExternalTrafficPolicy = &local, corev1.ServiceExternalTrafficPolicyLocal
+		}),
+			slices: []*discoveryv1.EndpointSlice{slice(80, up("10.1.0.2", "b"))},
+			check:  func(p Port) bool { return p.Endpoints && len(p.Cluster) == 1 && len(p.Here) == 0 }},
+		{name: "leaving ones here, ready ones elsewhere", svc: service(func(s *corev1.ServiceSpec) { s.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal }),
+			slices:   []*discoveryv1.EndpointSlice{slice(80, ep("10.1.0.1", "a", false, true, true), up("10.1.0.2", "b"))},
+			internal: []string{"10.1.0.2:80"}, external: []string{"10.1.0.1:80"}},
+		{name: "only the cluster IP's policy counts for one that has nothing else", svc: service(func(s *corev1.ServiceSpec) {
+			s.InternalTrafficPolicy, s.Ports[0].NodePort = &local, 0
+		}),
+			slices:   []*discoveryv1.EndpointSlice{slice(80, up("10.1.0.1", "a"), up("10.1.0.2", "b"))},
+			internal: []string{"10.1.0.1:80"}, check: func(p Port) bool { return !p.External() && len(p.Cluster) == 0 }},
+		{name: "endpoints of the other family are not its own", svc: service(same),
+			slices: []*discoveryv1.EndpointSlice{{AddressType: discoveryv1.AddressTypeIPv6, Endpoints: []discoveryv1.Endpoint{up("fd00::1", "a")},
+				Ports: slice(80).Ports}},
+			check: func(p Port) bool { return !p.Endpoints }},
+		{name: "source ranges", svc: func() *corev1.Service {
+			s := service(func(s *corev1.ServiceSpec) {
+				s.Type, s.LoadBalancerSourceRanges = corev1.ServiceTypeLoadBalancer, []string{" 10.2.0.0/16", "10.1.2.0/24", "10.2.3.0/24 ", "fd00::/8"}
+			})
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.2"}}
+			return s
+		}(), check: func(p Port) bool {
+			return slices.Equal(p.Sources, []netip.Prefix{netip.MustParsePrefix("10.1.2.0/24"), netip.MustParsePrefix("10.2.0.0/16")})
+		}},
+		{name: "flows go on with what serves", svc: service(func(s *corev1.ServiceSpec) { s.Ports[0].Protocol, s.Ports[0].Name = corev1.ProtocolUDP, "dns" }),
+			slices: []*discoveryv1.EndpointSlice{{Endpoints: []discoveryv1.Endpoint{up("10.1.0.1", "a"), ep("10.1.0.2", "a", false, true, true), ep("10.1.0.3", "a", false, false, true)},
+				Ports: []discoveryv1.EndpointPort{{Name: ptr.To("dns"), Protocol: ptr.To(corev1.ProtocolUDP), Port: ptr.To[int32](53)}}}},
+			internal: []string{"10.1.0.1:53"}, external: []string{"10.1.0.1:53"},
+			check: func(p Port) bool { return len(p.Serving) == 2 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := ports(c.svc, c.slices, where{"a", "z1"})
@@ -102,7 +133,7 @@ func TestPorts(t *testing.T) {
 				}
 				return out
 			}
-			if in, ex := text(got[0].Internal), text(got[0].External); !slices.Equal(in, c.internal) || !slices.Equal(ex, c.external) {
+			if in, ex := text(got[0].Internal()), text(got[0].Outside()); !slices.Equal(in, c.internal) || !slices.Equal(ex, c.external) {
 				t.Errorf("internal %v, external %v; want %v, %v", in, ex, c.internal, c.external)
 			}
 			if c.check != nil && !c.check(got[0]) {

@@ -89,9 +89,13 @@ func TestFlagsThatAreWrongAreNamed(t *testing.T) {
 		{"kubelet --config=" + write("k1", kubelet+"maxPod: 3\n"), `unknown field "maxPod"`},
 		{"kubelet --config=" + write("k2", kubelet+"topologyManagerPolicy: restricted\n"), "topologyManagerPolicy is not supported"},
 		{"kubelet --container-runtime-endpoint=unix:///x --register-with-taints=a", "--register-with-taints=a"},
-		{"kube-proxy --proxy-mode=ipvs", "--proxy-mode=ipvs"},
+		{"kube-proxy --proxy-mode=ipvs", "--proxy-mode=ipvs: skiff's proxy has the mode nftables only"},
+		{"kube-proxy --proxy-mode=iptables", "say --proxy-mode=nftables"},
+		{"kube-proxy --proxy-mode=userspace", "--proxy-mode=userspace is no mode"},
+		{"kube-proxy --nodeport-addresses=10.0.0.1", `--nodeport-addresses: "10.0.0.1" is neither a CIDR`},
+		{"kube-proxy --iptables-masquerade-bit=32", "--iptables-masquerade-bit=32"},
 		{"kube-proxy --config=" + write("p1", proxy+"nftables: {masqueradeAlll: true}\n"), `unknown field "nftables.masqueradeAlll"`},
-		{"kube-proxy --config=" + write("p2", proxy+"nodePortAddresses: [primary]\n"), "nodePortAddresses"},
+		{"kube-proxy --config=" + write("p2", proxy+"nodePortAddresses: [primarily]\n"), `--nodeport-addresses: "primarily"`},
 	} {
 		args := strings.Fields(tt.args)
 		cmd := componentCommands()[args[0]]

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,6 +13,7 @@ import (
 	proxyv1 "k8s.io/kube-proxy/config/v1alpha1"
 
 	"github.com/skiff-k8s/skiff/cluster"
+	"github.com/skiff-k8s/skiff/proxy/nftables"
 )
 
 // proxyTable is the name of the tables of a proxy that runs alone.
@@ -26,6 +26,9 @@ type proxyFlags struct {
 	hostname         string
 	mode             string
 	clusterCIDR      string
+	nodePorts        []string
+	masqueradeAll    bool
+	masqueradeBit    uint8
 	healthz, metrics string
 	cleanup          bool
 	profiling        bool
@@ -33,7 +36,7 @@ type proxyFlags struct {
 
 var proxyAccepted = []others{
 	{"each change is programmed at once, by itself", "config-sync-period iptables-min-sync-period iptables-sync-period ipvs-min-sync-period ipvs-sync-period"},
-	{"nftables is the only mode", "iptables-localhost-nodeports? iptables-masquerade-bit ipvs-exclude-cidrs ipvs-scheduler ipvs-strict-arp? ipvs-tcp-timeout ipvs-tcpfin-timeout ipvs-udp-timeout"},
+	{"nftables is the only mode", "iptables-localhost-nodeports? ipvs-exclude-cidrs ipvs-scheduler ipvs-strict-arp? ipvs-tcp-timeout ipvs-tcpfin-timeout ipvs-udp-timeout"},
 	{"connection tracking stays as the host has it", "conntrack-max-per-core conntrack-min conntrack-tcp-be-liberal? conntrack-tcp-timeout-close-wait conntrack-tcp-timeout-established conntrack-udp-timeout conntrack-udp-timeout-stream"},
 	{"the process keeps the score that it was started with", "oom-score-adj"},
 	{"the families are those of the service CIDR", "bind-address"},
@@ -44,8 +47,6 @@ var proxyAccepted = []others{
 }
 
 var proxyRefused = []others{
-	{"only what would loop back is masqueraded, and what comes from outside the cluster CIDR", "masquerade-all?"},
-	{"node ports are open at all addresses of the node", "nodeport-addresses"},
 	{"pods' traffic is told from others' by the cluster CIDR", "pod-bridge-interface pod-interface-name-prefix"},
 	{"the configuration is not written", "write-config-to"},
 	{"the node needs no start of its own", "init-only?"},
@@ -77,8 +78,11 @@ func (f *proxyFlags) bind(flags *pflag.FlagSet) {
 	f.client.bindMaster(flags)
 	flags.StringVar(&f.file, "config", "", "KubeProxyConfiguration file; its settings count for more than flags")
 	flags.StringVar(&f.hostname, "hostname-override", "", "name of the node; none: the host's")
-	flags.StringVar(&f.mode, "proxy-mode", "nftables", "nftables")
+	flags.StringVar(&f.mode, "proxy-mode", "nftables", "nftables, the only mode")
 	flags.StringVar(&f.clusterCIDR, "cluster-cidr", "", "CIDR of pods, one a family; others' traffic to cluster IPs is masqueraded")
+	flags.StringSliceVar(&f.nodePorts, "nodeport-addresses", []string{"primary"}, "CIDRs of addresses at which node ports are open, and keywords for such: primary (the Node object's), all, localhost (which nftables can not serve)")
+	flags.BoolVar(&f.masqueradeAll, "masquerade-all", false, "have all traffic to cluster IPs come from the node")
+	flags.Uint8Var(&f.masqueradeBit, "iptables-masquerade-bit", 14, "bit of the packet mark for what is to be masqueraded")
 	flags.StringVar(&f.healthz, "healthz-bind-address", "0.0.0.0:10256", "address of /healthz; empty: none")
 	flags.StringVar(&f.metrics, "metrics-bind-address", "127.0.0.1:10249", "address of /metrics; empty: none")
 	flags.BoolVar(&f.profiling, "profiling", false, "serve profiles of the process below /debug/pprof/, beside its metrics")
@@ -92,10 +96,20 @@ func (f *proxyFlags) config(log *slog.Logger) (cluster.ProxyConfig, error) {
 			return none(err)
 		}
 	}
-	if err := oneOf("proxy-mode", f.mode, "nftables", ""); err != nil {
-		return none(err)
+	switch f.mode {
+	case "nftables", "":
+	case "iptables", "ipvs":
+		return none(fmt.Errorf("--proxy-mode=%s: skiff's proxy has the mode nftables only; say --proxy-mode=nftables, or run upstream's kube-proxy beside skiff up --without kube-proxy", f.mode))
+	default:
+		return none(fmt.Errorf("--proxy-mode=%s is no mode of a proxy; use nftables", f.mode))
 	}
-	c := cluster.ProxyConfig{Table: proxyTable, Profiling: f.profiling, Logger: log}
+	if f.masqueradeBit > 31 {
+		return none(fmt.Errorf("--iptables-masquerade-bit=%d is none of the 32 bits of a mark, 0 to 31", f.masqueradeBit))
+	}
+	if _, err := nftables.ParseWhere(f.nodePorts); err != nil {
+		return none(fmt.Errorf("--nodeport-addresses: %w", err))
+	}
+	c := cluster.ProxyConfig{Table: proxyTable, NodePorts: f.nodePorts, MasqueradeAll: f.masqueradeAll, MasqueradeBit: f.masqueradeBit, Profiling: f.profiling, Logger: log}
 	var err error
 	if c.PodCIDRs, err = prefixes("cluster-cidr", strings.FieldsFunc(f.clusterCIDR, func(r rune) bool { return r == ',' })); err != nil {
 		return none(err)
@@ -148,13 +162,18 @@ func (f *proxyFlags) read(log *slog.Logger) error {
 	f.mode = orElse(string(file.Mode), f.mode)
 	f.clusterCIDR = orElse(file.ClusterCIDR, f.clusterCIDR)
 	f.profiling = f.profiling || file.EnableProfiling
+	f.masqueradeAll = f.masqueradeAll || file.NFTables.MasqueradeAll
+	if bit := file.NFTables.MasqueradeBit; bit != nil {
+		f.masqueradeBit = uint8(min(uint32(*bit), 255))
+	}
+	if len(file.NodePortAddresses) > 0 {
+		f.nodePorts = file.NodePortAddresses
+	}
 	f.healthz, f.metrics = orElse(file.HealthzBindAddress, f.healthz), orElse(file.MetricsBindAddress, f.metrics)
 	for _, r := range []struct {
 		field string
 		set   bool
 	}{
-		{"nftables.masqueradeAll", file.NFTables.MasqueradeAll},
-		{"nodePortAddresses", len(file.NodePortAddresses) > 0 && !slices.Equal(file.NodePortAddresses, []string{"0.0.0.0/0"})},
 		{"detectLocal.bridgeInterface", file.DetectLocal.BridgeInterface != ""},
 		{"detectLocal.interfaceNamePrefix", file.DetectLocal.InterfaceNamePrefix != ""},
 		{"windowsRunAsService", file.WindowsRunAsService},

@@ -56,11 +56,11 @@ func (w *world) ask(from int, network string, to netip.AddrPort) (pod int, clien
 }
 
 func (w *world) port(proto uint8, eps ...int) proxy.Port {
-	p := proxy.Port{Name: "default/web:http", Protocol: proto, Port: 80, ClusterIPs: []netip.Addr{vip}}
+	p := proxy.Port{Name: "default/web:http", Protocol: proto, Port: 80, ClusterIP: vip, Endpoints: len(eps) > 0}
 	for _, i := range eps {
-		p.Internal = append(p.Internal, netip.AddrPortFrom(w.IPs[i], bridgetest.PodPort))
+		p.Cluster = append(p.Cluster, netip.AddrPortFrom(w.IPs[i], bridgetest.PodPort))
+		p.Here = append(p.Here, w.IPs[i])
 	}
-	p.External = p.Internal
 	return p
 }
 
@@ -122,7 +122,7 @@ func TestServices(t *testing.T) {
 		if err != nil || pod != 2 || client != gateway {
 			t.Errorf("pod %d, client %s, %v; want 2 by %s", pod, client, err, gateway)
 		}
-		p.KeepSource = true
+		p.ExternalLocal, p.Local = true, p.Cluster
 		w.apply(p)
 		if pod, client, err = w.ask(0, "tcp", node); err != nil || pod != 2 || client != w.IPs[0] {
 			t.Errorf("externalTrafficPolicy Local: pod %d, client %s, %v; want 2 and the client's address", pod, client, err)
@@ -193,13 +193,14 @@ func BenchmarkTenThousandServices(b *testing.B) {
 	all := map[string][]proxy.Port{}
 	vip, ep := netip.MustParseAddr("10.96.1.0"), netip.MustParseAddr("10.244.0.1")
 	for i := range 10_000 {
-		p := proxy.Port{Protocol: 6, Port: 80, ClusterIPs: []netip.Addr{vip}}
+		name := fmt.Sprint("default/svc-", i)
+		p := proxy.Port{Name: name + ":", Protocol: 6, Port: 80, ClusterIP: vip, Endpoints: true}
 		for range 3 {
-			p.Internal = append(p.Internal, netip.AddrPortFrom(ep, 8080))
+			p.Cluster = append(p.Cluster, netip.AddrPortFrom(ep, 8080))
 			ep = ep.Next()
 		}
-		p.External, vip = p.Internal, vip.Next()
-		all[fmt.Sprint("default/svc-", i)] = []proxy.Port{p}
+		vip = vip.Next()
+		all[name] = []proxy.Port{p}
 	}
 	back, err := New(Config{Table: "skiff-bench", ServiceCIDRs: []netip.Prefix{services}, PodCIDRs: []netip.Prefix{pods}, Logger: slog.Default()})
 	if err != nil {
@@ -217,8 +218,7 @@ func BenchmarkTenThousandServices(b *testing.B) {
 		p := all["default/svc-77"][0]
 		for b.Loop() {
 			q := p
-			q.Internal = append([]netip.AddrPort{netip.AddrPortFrom(ep, 8080)}, p.Internal[1:]...)
-			q.External = q.Internal
+			q.Cluster = append([]netip.AddrPort{netip.AddrPortFrom(ep, 8080)}, p.Cluster[1:]...)
 			ep = ep.Next()
 			if err := back.Apply(map[string][]proxy.Port{"default/svc-77": {q}}); err != nil {
 				b.Fatal(err)
