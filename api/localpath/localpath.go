@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -87,8 +88,9 @@ func read(annotations map[string]string, key string, into any) (bool, error) {
 	return true, nil
 }
 
-// Patch is the merge patch of a node that sets one of the annotations; nil removes it.
-func Patch(key string, value any) ([]byte, error) {
+// Patch is the merge patch of a node that sets one of the annotations; nil removes it. The uid is
+// a precondition: another node of that name keeps what it has.
+func Patch(uid types.UID, key string, value any) ([]byte, error) {
 	var text *string
 	if value != nil {
 		b, err := json.Marshal(value)
@@ -98,7 +100,7 @@ func Patch(key string, value any) ([]byte, error) {
 		s := string(b)
 		text = &s
 	}
-	return json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]*string{key: text}}})
+	return json.Marshal(map[string]any{"metadata": map[string]any{"uid": uid, "annotations": map[string]*string{key: text}}})
 }
 
 // Equal compares two reports.

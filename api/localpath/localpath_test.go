@@ -8,7 +8,7 @@ func TestOnlyVolumesNamesAreValid(t *testing.T) {
 	for name, want := range map[string]bool{
 		"pvc-6a3e2c1e-0b7e-4b0e-9a59-1f6f0b0a7c11": true,
 		"pvc-1": true,
-		"pvc-": false, "": false, ".": false, "..": false, "pvc-..": false, "pvc-a/../b": false, "pvc-a/b": false, "etc": false,
+		"pvc-":  false, "": false, ".": false, "..": false, "pvc-..": false, "pvc-a/../b": false, "pvc-a/b": false, "etc": false,
 		"pvc-\x00": false, "pvc-A": false, "/pvc-a": false,
 	} {
 		if Valid(name) != want {
@@ -31,12 +31,12 @@ func TestAnnotations(t *testing.T) {
 	if _, _, err := ReadReport(map[string]string{ReportAnnotation: `{`}); err == nil {
 		t.Error("a damaged report is read")
 	}
-	b, err := Patch(OrdersAnnotation, Orders{Make: []string{"pvc-1"}})
-	if want := `{"metadata":{"annotations":{"local-path.skiff.dev/orders":"{\"make\":[\"pvc-1\"]}"}}}`; err != nil || string(b) != want {
+	b, err := Patch("u", OrdersAnnotation, Orders{Make: []string{"pvc-1"}})
+	if want := `{"metadata":{"annotations":{"local-path.skiff.dev/orders":"{\"make\":[\"pvc-1\"]}"},"uid":"u"}}`; err != nil || string(b) != want {
 		t.Errorf("%s, %v", b, err)
 	}
-	b, err = Patch(OrdersAnnotation, nil)
-	if want := `{"metadata":{"annotations":{"local-path.skiff.dev/orders":null}}}`; err != nil || string(b) != want {
+	b, err = Patch("u", OrdersAnnotation, nil)
+	if want := `{"metadata":{"annotations":{"local-path.skiff.dev/orders":null},"uid":"u"}}`; err != nil || string(b) != want {
 		t.Errorf("%s, %v", b, err)
 	}
 }

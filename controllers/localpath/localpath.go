@@ -305,8 +305,7 @@ func (c *Controller) release(ctx context.Context, node string, pv *corev1.Persis
 	return c.setFinalizers(ctx, pv, slices.DeleteFunc(slices.Clone(pv.Finalizers), func(f string) bool { return f == finalizer }))
 }
 
-// order tells the node what to do. The precondition makes sure that it is the node and the
-// report that were decided on.
+// order tells the node what to do.
 func (c *Controller) order(ctx context.Context, v view, o localpath.Orders) error {
 	for _, name := range o.Remove {
 		if slices.Contains(v.orders.Remove, name) {
@@ -330,7 +329,7 @@ func (c *Controller) order(ctx context.Context, v view, o localpath.Orders) erro
 	if o.Empty() {
 		value = nil
 	}
-	patch, err := localpath.Patch(localpath.OrdersAnnotation, value)
+	patch, err := localpath.Patch(v.node.UID, localpath.OrdersAnnotation, value)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/skiff-k8s/skiff/api/localpath"
 	"github.com/skiff-k8s/skiff/host/mount"
 )
@@ -118,7 +120,13 @@ func (d *disk) Remove(name string) error {
 
 // Prune takes a volume away that holds nothing; others stay.
 func (d *disk) Prune(name string) error {
-	return d.gone(name, "remove empty", d.root.Remove)
+	return d.gone(name, "remove empty", func(name string) error {
+		err := d.root.Remove(name)
+		if errors.Is(err, unix.ENOTEMPTY) {
+			return nil
+		}
+		return err
+	})
 }
 
 func (d *disk) gone(name, what string, do func(string) error) error {

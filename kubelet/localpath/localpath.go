@@ -197,7 +197,7 @@ func (n *Node) report(ctx context.Context, orders localpath.Orders, disk *disk) 
 	if said, ok, err := localpath.ReadReport(node.Annotations); ok && err == nil && said.Equal(now) {
 		return nil
 	}
-	patch, err := localpath.Patch(localpath.ReportAnnotation, now)
+	patch, err := localpath.Patch(node.UID, localpath.ReportAnnotation, now)
 	if err != nil {
 		return err
 	}

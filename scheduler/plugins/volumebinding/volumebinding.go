@@ -302,10 +302,13 @@ func (pl *Plugin) PreBind(ctx context.Context, c *framework.Cycle, node string) 
 			return fmt.Errorf("choosing node of claim %s: %w", claim.Name, err)
 		}
 	}
-	return pl.wait(ctx, s.waiting)
+	return pl.wait(ctx, s.waiting, s.decision.provision, node)
 }
 
-func (pl *Plugin) wait(ctx context.Context, claims []*corev1.PersistentVolumeClaim) error {
+// wait blocks until the claims are bound. A provisioner that cannot serve a node takes the choice
+// back, by removing the annotation: then the pod is to go elsewhere.
+func (pl *Plugin) wait(ctx context.Context, claims, provision []*corev1.PersistentVolumeClaim, node string) error {
+	chosen := map[types.UID]bool{} // those that the lister has shown with their node
 	ctx, cancel := context.WithTimeoutCause(ctx, bindTimeout, fmt.Errorf("volumes were not bound within %s", bindTimeout))
 	defer cancel()
 	t := pl.clock.NewTicker(poll)
@@ -315,6 +318,16 @@ func (pl *Plugin) wait(ctx context.Context, claims []*corev1.PersistentVolumeCla
 			have, err := pl.claims.PersistentVolumeClaims(want.Namespace).Get(want.Name)
 			return err == nil && have.UID == want.UID && have.Spec.VolumeName != "" && have.Annotations[volume.AnnBindCompleted] != ""
 		})
+		for _, want := range provision {
+			have, err := pl.claims.PersistentVolumeClaims(want.Namespace).Get(want.Name)
+			switch {
+			case err != nil || have.UID != want.UID:
+			case have.Annotations[volume.AnnSelectedNode] == node:
+				chosen[want.UID] = true
+			case chosen[want.UID] && have.Spec.VolumeName == "":
+				return fmt.Errorf("provisioning failed for PVC %q", want.Name)
+			}
+		}
 		if len(left) == 0 {
 			pl.settle()
 			return nil
