@@ -22,6 +22,8 @@ type Bridge struct {
 	MTU  int // 0: the kernel's default
 	// Addresses are the gateway addresses with the prefix they serve.
 	Addresses []netip.Prefix
+	// Prepare, if set, is called once the link is there, before it has addresses and comes up.
+	Prepare func() error
 }
 
 // Port is one container's end of the network: a veth pair whose host side is a port of Bridge.
@@ -52,6 +54,11 @@ func EnsureBridge(b Bridge) error {
 	}
 	if link.Type() != "bridge" {
 		return fmt.Errorf("link %s exists and is a %s, not a bridge; remove it or choose another cluster name", b.Name, link.Type())
+	}
+	if b.Prepare != nil {
+		if err := b.Prepare(); err != nil {
+			return err
+		}
 	}
 	have, err := netlink.AddrList(link, netlink.FAMILY_ALL)
 	if err != nil {

@@ -5,8 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"sync"
+	"sync/atomic"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -40,7 +39,7 @@ type Change struct {
 // Watcher tells changes of one network namespace.
 type Watcher struct {
 	socket *nl.NetlinkSocket
-	close  sync.Once
+	closed atomic.Bool
 }
 
 // watchBuffer lets a burst of changes wait for a slow reader.
@@ -63,19 +62,23 @@ func Watch() (*Watcher, error) {
 }
 
 // Close ends Run.
-func (w *Watcher) Close() { w.close.Do(w.socket.Close) }
+func (w *Watcher) Close() {
+	if w.closed.CompareAndSwap(false, true) {
+		w.socket.Close()
+	}
+}
 
 // Run tells each change until Close.
 func (w *Watcher) Run(tell func(Change)) error {
 	for {
 		msgs, _, err := w.socket.Receive()
 		switch {
-		case errors.Is(err, os.ErrClosed), errors.Is(err, unix.EBADF):
+		case err != nil && w.closed.Load():
 			return nil
 		case errors.Is(err, unix.ENOBUFS):
 			tell(Change{Kind: Lost})
 			continue
-		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN): // the latter just before Close is known
 			continue
 		case err != nil:
 			return fmt.Errorf("read changes of links and routes: %w", err)

@@ -96,7 +96,14 @@ func (b *Bridge) SetPodCIDRs(cidrs []netip.Prefix) error {
 	b.mu.RLock()
 	mtu := b.mtu
 	b.mu.RUnlock()
-	if err := netlink.EnsureBridge(netlink.Bridge{Name: b.cfg.Name, MTU: mtu, Addresses: gateways}); err != nil {
+	if err := b.forward(cidrs); err != nil {
+		return err
+	}
+	link := netlink.Bridge{Name: b.cfg.Name, MTU: mtu, Addresses: gateways}
+	if has6(cidrs) {
+		link.Prepare = b.sysctls6
+	}
+	if err := netlink.EnsureBridge(link); err != nil {
 		return err
 	}
 	if err := b.setSysctls(); err != nil {
@@ -115,50 +122,6 @@ func (b *Bridge) SetPodCIDRs(cidrs []netip.Prefix) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.pool = p
-	return nil
-}
-
-// setSysctls makes the host a router. Redirects must be off: a pod that obeys one
-// would bypass the host, and with it connection tracking.
-func (b *Bridge) setSysctls() error {
-	for _, s := range [][2]string{
-		{"net/ipv4/ip_forward", "1"},
-		{"net/ipv4/conf/all/send_redirects", "0"},
-		{"net/ipv4/conf/" + b.cfg.Name + "/send_redirects", "0"},
-		// DNAT to 127.0.0.0/8 is never wanted, but node ports on the bridge are.
-		{"net/ipv4/conf/" + b.cfg.Name + "/rp_filter", "0"},
-	} {
-		path := filepath.Join(b.cfg.ProcSys, s[0])
-		if have, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(have)) == s[1] {
-			continue
-		}
-		if err := os.WriteFile(path, []byte(s[1]), 0o644); err != nil {
-			return fmt.Errorf("set sysctl %s=%s: %w", strings.ReplaceAll(s[0], "/", "."), s[1], err)
-		}
-	}
-	return nil
-}
-
-// masquerade gives traffic from this node's pods to the outside the node's address: routers
-// there know no pods.
-func (b *Bridge) masquerade(cidrs []netip.Prefix) error {
-	for _, own := range cidrs {
-		for _, all := range b.cfg.ClusterCIDRs {
-			if all.Addr().Is6() != own.Addr().Is6() {
-				continue
-			}
-			batch := nft.NewTable(familyOf(own), b.cfg.Name).Reset()
-			batch.AddChains(nft.Chain{
-				Name: "egress", Hook: &nft.Hook{Type: "nat", Point: "postrouting", Priority: 100},
-				Rules: []nft.Rule{{
-					nft.InPrefix{Field: nft.Saddr, Prefix: own}, nft.InPrefix{Field: nft.Daddr, Prefix: all, Not: true}, nft.Masquerade{},
-				}},
-			})
-			if err := batch.Commit(); err != nil {
-				return fmt.Errorf("masquerade pods' traffic: %w", err)
-			}
-		}
-	}
 	return nil
 }
 

@@ -14,9 +14,8 @@ type nodes struct {
 	// claims are the nodes that have a CIDR in their spec: one, unless something is wrong.
 	claims   map[netip.Prefix][]string
 	outcomes map[string]outcome
-	// needs and over count the outcomes that say so.
-	needs int
-	over  map[underlay]int
+	// over counts the nodes that are reached by a VXLAN link.
+	over map[underlay]int
 }
 
 func newNodes(s self) *nodes {
@@ -80,7 +79,9 @@ func (n *nodes) decide(names []string) (was, want table, problems map[string][]e
 	for _, name := range names {
 		old := n.outcomes[name]
 		was.merge(old.table)
-		n.count(old, -1)
+		if old.over != 0 {
+			n.over[old.over]--
+		}
 		p, ok := n.peers[name]
 		if !ok {
 			delete(n.outcomes, name)
@@ -88,7 +89,9 @@ func (n *nodes) decide(names []string) (was, want table, problems map[string][]e
 		}
 		out := decide(n.host, n.self, p, func(c netip.Prefix) bool { return n.winner(c) == name })
 		n.outcomes[name] = out
-		n.count(out, 1)
+		if out.over != 0 {
+			n.over[out.over]++
+		}
 		want.merge(out.table)
 		if news := slices.DeleteFunc(slices.Clone(out.errs), func(err error) bool {
 			return slices.ContainsFunc(old.errs, func(known error) bool { return known.Error() == err.Error() })
@@ -106,13 +109,4 @@ func (n *nodes) all() []string {
 		out = append(out, name)
 	}
 	return out
-}
-
-func (n *nodes) count(o outcome, by int) {
-	if o.needs {
-		n.needs += by
-	}
-	for u := range o.over {
-		n.over[u] += by
-	}
 }

@@ -54,6 +54,21 @@ func (h host) onLink(to netip.Addr) (link int, ok bool) {
 	return r.Link, true
 }
 
+// prefixes on the links, but for those of pods; the widest first, and no more than may be published.
+func (h host) prefixes(pods []netip.Prefix) []netip.Prefix {
+	out := []netip.Prefix{}
+	for _, r := range slices.Backward(h.paths) {
+		if r.Gateway.IsValid() || !h.links[r.Link].Neighbours || r.Dst.Addr().IsLinkLocalUnicast() || slices.ContainsFunc(pods, r.Dst.Overlaps) {
+			continue
+		}
+		if !slices.Contains(out, r.Dst) && len(out) < maxOnLink {
+			out = append(out, r.Dst)
+		}
+	}
+	slices.SortFunc(out, netip.Prefix.Compare)
+	return out
+}
+
 // carrier is the link that has an address.
 func (h host) carrier(a netip.Addr) (netlink.Link, bool) {
 	for _, l := range h.links {

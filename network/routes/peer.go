@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -34,11 +33,25 @@ type tunnel struct {
 	VNI  uint32 `json:"vni"`
 	Port uint16 `json:"port"`
 	MAC  mac    `json:"mac"`
-	// Needed tells that routes don't serve the node: its peers must take what it sends by VXLAN.
-	Needed bool `json:"needed,omitempty"`
+	// OnLink are the prefixes that the node sees on its links. Both ends of a path must see each
+	// other there, else both use VXLAN: packets that come one way and go another fall to reverse
+	// path filters and firewalls.
+	OnLink []netip.Prefix `json:"onLink"`
+}
+
+// sees tells whether the node has an address on a link.
+func (t tunnel) sees(a netip.Addr) bool {
+	return slices.ContainsFunc(t.OnLink, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+func (t tunnel) equal(o tunnel) bool {
+	return t.VNI == o.VNI && t.Port == o.Port && t.MAC == o.MAC && slices.Equal(t.OnLink, o.OnLink)
 }
 
 const maxVNI = 1<<24 - 1
+
+// maxOnLink bounds what every node is told of every other.
+const maxOnLink = 64
 
 type mac [6]byte
 
@@ -75,12 +88,14 @@ func (m mac) linkLocal() netip.Addr {
 
 func decodeTunnel(text string) (*tunnel, error) {
 	var t tunnel
-	d := json.NewDecoder(strings.NewReader(text))
-	if err := d.Decode(&t); err != nil {
+	if err := json.Unmarshal([]byte(text), &t); err != nil {
 		return nil, fmt.Errorf("annotation %s: %w", Annotation, err)
 	}
 	if t.VNI == 0 || t.VNI > maxVNI || t.Port == 0 || t.MAC == (mac{}) {
 		return nil, fmt.Errorf("annotation %s: needs vni (1 to %d), port and mac", Annotation, maxVNI)
+	}
+	if len(t.OnLink) > maxOnLink || slices.ContainsFunc(t.OnLink, func(p netip.Prefix) bool { return !p.IsValid() }) {
+		return nil, fmt.Errorf("annotation %s: onLink takes at most %d prefixes", Annotation, maxOnLink)
 	}
 	return &t, nil
 }
@@ -149,7 +164,7 @@ func (p peer) equal(o peer) bool {
 	if p.tunnel == nil || o.tunnel == nil {
 		return p.tunnel == o.tunnel
 	}
-	return *p.tunnel == *o.tunnel
+	return p.tunnel.equal(*o.tunnel)
 }
 
 // before tells whose claim of a CIDR goes first: the older node's.

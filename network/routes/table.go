@@ -88,10 +88,8 @@ type self struct {
 // outcome is what one peer asks for.
 type outcome struct {
 	table table
-	// needs tells that routes don't serve the peer.
-	needs bool
-	// over are the links that packets to the peer go out by, or its packets come in by.
-	over map[underlay]bool
+	// over is the VXLAN link that the peer is reached by; 0: none.
+	over underlay
 	errs []error
 }
 
@@ -100,7 +98,7 @@ var errUnsaid = errors.New("is on no link of this node and does not say how to r
 // decide what leads to a peer's pods. wins tells whether a CIDR is the peer's and not that of another
 // node which claims it too. Pure.
 func decide(h host, s self, p peer, wins func(netip.Prefix) bool) outcome {
-	out := outcome{table: newTable(), over: map[underlay]bool{}}
+	out := outcome{table: newTable()}
 	for _, c := range p.podCIDRs {
 		if err := s.check(c); err != nil {
 			out.errs = append(out.errs, err)
@@ -111,7 +109,8 @@ func decide(h host, s self, p peer, wins func(netip.Prefix) bool) outcome {
 			continue
 		}
 		if ip := p.ip(c.Addr().Is6()); s.mode != Always && ip.IsValid() {
-			if link, ok := h.onLink(ip); ok {
+			seen := p.tunnel == nil || p.tunnel.sees(s.ip(ip.Is6()))
+			if link, ok := h.onLink(ip); ok && seen {
 				out.table.routes[c] = route{gateway: ip, link: link}
 				continue
 			}
@@ -120,20 +119,14 @@ func decide(h host, s self, p peer, wins func(netip.Prefix) bool) outcome {
 			out.errs = append(out.errs, fmt.Errorf("pod CIDR %s: the node is on no link of this one, and VXLAN is turned off", c))
 			continue
 		}
-		out.needs = true
 		if err := out.byTunnel(h, s, p, c); err != nil {
 			out.errs = append(out.errs, fmt.Errorf("pod CIDR %s: %w", c, err))
-		}
-	}
-	if p.tunnel != nil && p.tunnel.Needed && s.mode != Never { // it may see no route where this node sees one
-		if u, _, ok := common(s, p); ok {
-			out.over[u] = true
 		}
 	}
 	return out
 }
 
-func (out outcome) byTunnel(h host, s self, p peer, c netip.Prefix) error {
+func (out *outcome) byTunnel(h host, s self, p peer, c netip.Prefix) error {
 	u, ip, ok := common(s, p)
 	if !ok {
 		return errors.New("the node has no InternalIP of a family that this one has")
@@ -150,7 +143,7 @@ func (out outcome) byTunnel(h host, s self, p peer, c netip.Prefix) error {
 	if _, ok := h.path(ip); !ok {
 		return fmt.Errorf("no route to %s", ip)
 	}
-	out.over[u] = true
+	out.over = u
 	r := route{over: u, gateway: c.Addr(), onLink: true}
 	if c.Addr().Is6() {
 		// Link-local, so that the gateway does not depend on the route it is the gateway of.

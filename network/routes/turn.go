@@ -3,6 +3,7 @@ package routes
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/skiff-k8s/skiff/host/netlink"
@@ -49,14 +50,13 @@ func (r *Router) turn() (again bool) {
 	for u, n := range r.nodes.over {
 		over[u] = n > 0
 	}
-	needed := r.nodes.needs > 0
 	made, err := r.kernel.ensure(r.nodes.host, r.nodes.self, over)
 	if err != nil {
 		r.log.Error("set up VXLAN", "err", err)
 		again = true
 	}
 	r.tellMTU(over)
-	r.say(needed)
+	r.say()
 	if dirty || made {
 		// Whatever is there and nobody wants goes, whatever is wanted and not there comes.
 		was, want = r.have, newTable()
@@ -159,19 +159,22 @@ func podMTU(link int, over map[underlay]bool) int {
 }
 
 // say has the own Node tell how to reach it.
-func (r *Router) say(needed bool) {
+func (r *Router) say() {
+	if !r.registered || r.nodes.host.mtu(r.nodes.self.ips) == 0 {
+		return // the Node is not there yet, or has lost its link and will have it again
+	}
 	text := ""
 	if r.cfg.Mode != Never {
 		t := r.nodes.self.tunnel
-		t.Needed = needed
+		t.OnLink = []netip.Prefix{}
+		if r.cfg.Mode == Auto {
+			t.OnLink = r.nodes.host.prefixes(r.cfg.ClusterCIDRs)
+		}
 		var err error
 		if text, err = t.encode(); err != nil {
 			r.log.Error("publish", "err", err)
 			return
 		}
-	}
-	if !r.registered {
-		return
 	}
 	if have := r.nodes.self.peer.tunnel; (have == nil) == (text == "") {
 		if have == nil {
