@@ -490,8 +490,8 @@ func (w *world) addWaiting() {
 }
 
 func describe(p *corev1.Pod) string {
-	return fmt.Sprintf("%s/%s on %q labels %v terminates %v priority %d cpu %v\n   affinity %v\n   spread %v\n   selector %v tolerations %v",
-		p.Namespace, p.Name, p.Spec.NodeName, p.Labels, p.DeletionTimestamp != nil, *p.Spec.Priority, p.Spec.Containers[0].Resources.Requests.Cpu(),
+	return fmt.Sprintf("%s/%s on %q labels %v terminates %v priority %d requests %v image %s\n   affinity %v\n   spread %v\n   selector %v tolerations %v",
+		p.Namespace, p.Name, p.Spec.NodeName, p.Labels, p.DeletionTimestamp != nil, ptr.Deref(p.Spec.Priority, 0), p.Spec.Containers[0].Resources.Requests, p.Spec.Containers[0].Image,
 		p.Spec.Affinity, p.Spec.TopologySpreadConstraints, p.Spec.NodeSelector, p.Spec.Tolerations)
 }
 
@@ -499,7 +499,7 @@ func (w *world) describe() string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(w.nodes)) {
 		n := w.nodes[name]
-		fmt.Fprintf(&b, "node %s labels %v taints %v cordoned %v allocatable %v\n", name, n.Labels, n.Spec.Taints, n.Spec.Unschedulable, n.Status.Allocatable)
+		fmt.Fprintf(&b, "node %s labels %v taints %v cordoned %v allocatable %v images %v\n", name, n.Labels, n.Spec.Taints, n.Spec.Unschedulable, n.Status.Allocatable, n.Status.Images)
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.pods)) {
 		if p := w.pods[name]; p.Spec.NodeName != "" {
