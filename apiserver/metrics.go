@@ -3,6 +3,7 @@ package apiserver
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	goruntime "runtime"
@@ -25,6 +26,7 @@ type metrics struct {
 	mu       sync.Mutex
 	requests map[requestKey]*requestCount
 	inflight map[string]*atomic.Int64 // by kind: readOnly, mutating, watch
+	more     []func(io.Writer)        // what other parts count
 }
 
 type requestKey struct {
@@ -147,6 +149,9 @@ func (m *metrics) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintf(w, "apiserver_current_inflight_requests{request_kind=%q} %d\n", k, m.inflight[k].Load())
 	}
 	fmt.Fprintf(w, "# HELP apiserver_dropped_requests_total Requests refused with 429.\n# TYPE apiserver_dropped_requests_total counter\napiserver_dropped_requests_total %d\n", m.dropped.Load())
+	for _, write := range m.more {
+		write(w)
+	}
 	var ms goruntime.MemStats
 	goruntime.ReadMemStats(&ms)
 	fmt.Fprintf(w, "# HELP go_goroutines Number of goroutines.\n# TYPE go_goroutines gauge\ngo_goroutines %d\n", goruntime.NumGoroutine())

@@ -5,6 +5,7 @@
 package apiserver
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -31,10 +32,17 @@ import (
 	"github.com/skiff-k8s/skiff/apiserver/audit"
 	"github.com/skiff-k8s/skiff/apiserver/cacher"
 	"github.com/skiff-k8s/skiff/apiserver/discovery"
+	"github.com/skiff-k8s/skiff/apiserver/flowcontrol"
 	"github.com/skiff-k8s/skiff/apiserver/openapi"
 	"github.com/skiff-k8s/skiff/apiserver/rest"
 	"github.com/skiff-k8s/skiff/apiserver/seams"
 	"github.com/skiff-k8s/skiff/apiserver/streams"
+)
+
+// How many reads and writes are in work at most, as upstream's defaults.
+const (
+	MaxInFlight = 400
+	MaxMutating = 200
 )
 
 // Config is all that an API server is made of.
@@ -73,7 +81,9 @@ type Config struct {
 	// KubeletTLS authenticates the server to kubelets; nil: plain defaults.
 	KubeletTLS *tls.Config
 
-	// MaxInFlight and MaxMutating bound concurrent reads and writes; 0: 400 and 200.
+	// Flow is priority and fairness; who makes it runs it. nil: MaxInFlight and MaxMutating
+	// bound concurrent reads and writes; 0: the constants of that name.
+	Flow                     *flowcontrol.Controller
 	MaxInFlight, MaxMutating int
 	// ShutdownGrace is how long requests may go on after the end of Run's context; 0: 10 s.
 	ShutdownGrace time.Duration
@@ -114,12 +124,8 @@ func New(c Config) (*Server, error) {
 			return authorizer.DecisionAllow, "", nil
 		})
 	}
-	if c.MaxInFlight == 0 {
-		c.MaxInFlight = 400
-	}
-	if c.MaxMutating == 0 {
-		c.MaxMutating = 200
-	}
+	c.MaxInFlight = cmp.Or(c.MaxInFlight, MaxInFlight)
+	c.MaxMutating = cmp.Or(c.MaxMutating, MaxMutating)
 	if c.ShutdownGrace == 0 {
 		c.ShutdownGrace = 10 * time.Second
 	}
@@ -139,6 +145,9 @@ func New(c Config) (*Server, error) {
 	s.discovery = discovery.New(discovery.Config{Source: s.registry, Codecs: s.registry.Codecs(), Address: c.ServerAddress, Fail: s.registry.WriteError})
 	s.openapi = openapi.New(openapi.Config{Source: s.registry, Definitions: apischema.Raw, Version: Version().GitVersion, Logger: c.Logger})
 	s.health = newHealth(append(storeCheck(c.Caches), c.Checks...), s.stopping, c.Logger)
+	if c.Flow != nil {
+		s.metrics.more = append(s.metrics.more, c.Flow.WriteMetrics)
+	}
 	s.handler = s.chain()
 	s.http = newHTTPServer(s.handler, c)
 	return s, nil

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto"
 	"crypto/tls"
@@ -30,6 +31,7 @@ import (
 	"github.com/skiff-k8s/skiff/apiserver/cacher"
 	"github.com/skiff-k8s/skiff/apiserver/crd"
 	"github.com/skiff-k8s/skiff/apiserver/eviction"
+	"github.com/skiff-k8s/skiff/apiserver/flowcontrol"
 	"github.com/skiff-k8s/skiff/apiserver/reviews"
 	"github.com/skiff-k8s/skiff/apiserver/seams"
 	"github.com/skiff-k8s/skiff/apiserver/webhook"
@@ -78,7 +80,9 @@ type APIServerConfig struct {
 
 	// MaxInFlight and MaxMutating bound concurrent requests; 0: the server's defaults.
 	MaxInFlight, MaxMutating int
-	ShutdownGrace            time.Duration
+	// WithoutFairness bounds requests by these two alone, without priority and fairness.
+	WithoutFairness bool
+	ShutdownGrace   time.Duration
 
 	// Profiling serves profiles of the process below profiling.Path.
 	Profiling bool
@@ -188,6 +192,10 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 	if err != nil {
 		return nil, err
 	}
+	flow, err := c.flow(caches, log.With("component", "flowcontrol"))
+	if err != nil {
+		return nil, err
+	}
 	listener, err := net.Listen("tcp", c.Bind.String())
 	if err != nil {
 		return nil, fmt.Errorf("listen for the API: %w", err)
@@ -208,6 +216,7 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 		Listener:    listener,
 		TLS:         c.Serving,
 		KubeletTLS:  c.Kubelets,
+		Flow:        flow,
 		MaxInFlight: c.MaxInFlight, MaxMutating: c.MaxMutating, ShutdownGrace: c.ShutdownGrace,
 		ServerAddress: address, Audit: c.Audit,
 		Logger: log.With("component", "apiserver"),
@@ -234,10 +243,24 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 		{Name: "apiservices", Component: registrar},
 		{Name: "token-uses", Component: uses},
 	}
+	if flow != nil {
+		members = append(members, component.Member{Name: "flowcontrol", Component: flow})
+	}
 	if c.Audit != nil {
 		members = append(members, component.Member{Name: "audit", Component: c.Audit})
 	}
 	return &apiServer{server: server, caches: caches, members: append(members, component.Member{Name: "apiserver", Component: server})}, nil
+}
+
+// flow is priority and fairness; nil where it is not wanted. Its seats are those of reads
+// and writes together, as upstream's.
+func (c *APIServerConfig) flow(caches *cacher.Caches, log *slog.Logger) (*flowcontrol.Controller, error) {
+	if c.WithoutFairness {
+		return nil, nil
+	}
+	return flowcontrol.New(flowcontrol.Config{
+		Caches: caches, Seats: cmp.Or(c.MaxInFlight, apiserver.MaxInFlight) + cmp.Or(c.MaxMutating, apiserver.MaxMutating), Log: log,
+	})
 }
 
 // authentication is who may ask.

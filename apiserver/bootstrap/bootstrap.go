@@ -1,6 +1,6 @@
 // Package bootstrap makes the objects that every cluster has and keeps them: system
-// namespaces, the standard RBAC policy, priority classes, the default ServiceCIDR, the
-// `kubernetes` Service and the endpoints of all API servers behind it.
+// namespaces, the standard RBAC policy, priority classes, priority and fairness, the default
+// ServiceCIDR, the `kubernetes` Service and the endpoints of all API servers behind it.
 //
 // Owns: what these objects are. Must not: overwrite what administrators changed where the
 // field is theirs. It writes through the caches, below admission and authorization, as
@@ -154,6 +154,7 @@ func (b *Bootstrap) keep(ctx context.Context) error {
 		b.ensureServiceCIDR(ctx),
 		b.ensureService(ctx),
 		b.publishAuthentication(ctx),
+		b.ensureFairness(ctx),
 		b.endpoints.sync(ctx),
 	)
 }
@@ -187,6 +188,7 @@ func (b *Bootstrap) Ensure(ctx context.Context) error {
 	})
 	g.Go(func() error { return b.publishAuthentication(ctx) })
 	g.Go(func() error { return b.trackTokens(ctx) })
+	g.Go(func() error { return b.ensureFairness(ctx) })
 	return g.Wait()
 }
 

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	schedulingv1 "k8s.io/api/scheduling/v1"
@@ -33,6 +34,7 @@ func newCaches(t testing.TB) *lookuptest.Caches {
 		corev1.SchemeGroupVersion.WithKind("Service"), corev1.SchemeGroupVersion.WithKind("Endpoints"),
 		discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), schedulingv1.SchemeGroupVersion.WithKind("PriorityClass"),
 		networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR"), networkingv1.SchemeGroupVersion.WithKind("IPAddress"),
+		flowcontrolv1.SchemeGroupVersion.WithKind("FlowSchema"), flowcontrolv1.SchemeGroupVersion.WithKind("PriorityLevelConfiguration"),
 	} {
 		c.AddKind(gvk)
 	}

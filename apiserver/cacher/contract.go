@@ -117,6 +117,8 @@ type Resource interface {
 		check func(current Object) error) (Object, error)
 	// ListerWatcher feeds in-process informers with the shared objects themselves.
 	ListerWatcher() cache.ListerWatcherWithContext
+	// Len is how many objects the cache holds; 0 before it has read them.
+	Len() int
 	// WaitReady blocks until the cache serves.
 	WaitReady(ctx context.Context) error
 }

@@ -85,6 +85,13 @@ func (r *resource) key(namespace, name string) string {
 	return name
 }
 
+// Len implements Resource.
+func (r *resource) Len() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.tree.Len()
+}
+
 // start loads the resource on first use.
 func (r *resource) start() {
 	r.mu.Lock()

@@ -15,6 +15,7 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 
 	"github.com/skiff-k8s/skiff/apiserver/cacher"
+	"github.com/skiff-k8s/skiff/apiserver/flowcontrol"
 	"github.com/skiff-k8s/skiff/apiserver/negotiate"
 	"github.com/skiff-k8s/skiff/apiserver/table"
 	"github.com/skiff-k8s/skiff/apiserver/watch"
@@ -47,6 +48,7 @@ func (c *call) watch(opts *internalversion.ListOptions) error {
 	ctx, cancel := context.WithTimeout(c.ctx, timeout)
 	defer cancel()
 	s := &source{call: c, ctx: ctx, cancel: cancel, table: to}
+	s.endMarked = opts.SendInitialEvents != nil && *opts.SendInitialEvents && opts.AllowWatchBookmarks
 	w, err := cache.Watch(ctx, cacher.WatchOptions{
 		Selection:         c.selection(opts),
 		ResourceVersion:   opts.ResourceVersion,
@@ -85,6 +87,8 @@ type source struct {
 	failed error
 	ended  bool
 	table  table.Options
+	// endMarked: a bookmark tells the end of the initial events; else it is when nothing waits.
+	endMarked bool
 }
 
 // More implements watch.Source.
@@ -101,6 +105,9 @@ func (s *source) Next() (watch.Event, error) {
 	if s.failed != nil {
 		return s.failure(s.failed)
 	}
+	if !s.endMarked && !s.More() {
+		flowcontrol.Started(s.ctx)
+	}
 	select {
 	case <-s.ctx.Done():
 		return watch.Event{}, io.EOF
@@ -114,6 +121,9 @@ func (s *source) Next() (watch.Event, error) {
 		}
 		if ev.Err != nil {
 			return s.failure(ev.Err)
+		}
+		if ev.InitialEventsEnd {
+			flowcontrol.Started(s.ctx)
 		}
 		b, err := s.encodeEvent(ev)
 		if err != nil {

@@ -30,6 +30,7 @@ import (
 	"github.com/skiff-k8s/skiff/apiserver/bootstrap"
 	"github.com/skiff-k8s/skiff/apiserver/crd"
 	"github.com/skiff-k8s/skiff/apiserver/eviction"
+	"github.com/skiff-k8s/skiff/apiserver/flowcontrol"
 	"github.com/skiff-k8s/skiff/apiserver/reviews"
 	"github.com/skiff-k8s/skiff/apiserver/seams"
 	"github.com/skiff-k8s/skiff/apiserver/webhook"
@@ -96,10 +97,13 @@ func Full(t testing.TB, change ...func(*apiserver.Config)) *Server {
 	must(err)
 	others, err := aggregator.New(aggregator.Config{Caches: b.caches})
 	must(err)
+	flow, err := flowcontrol.New(flowcontrol.Config{Caches: b.caches, Seats: apiserver.MaxInFlight + apiserver.MaxMutating})
+	must(err)
 	s = b.serve(t, append([]func(*apiserver.Config){func(c *apiserver.Config) {
 		c.Authenticator, c.Authorizer, c.Admission, c.Endpoints = users, rights, plugins, endpoints
 		c.Paths = map[string]http.Handler{authn.OpenIDConfigPath: discovery, authn.JWKSPath: discovery}
 		c.Aggregate, c.ServerAddress = others.Wrap, "192.0.2.1:6443"
+		c.Flow = flow
 		c.Checks = []apiserver.Check{{Name: "rbac", Run: rights.WaitReady}}
 		c.Hooks = []seams.Hooks{allocator.Hooks(), crd.Hooks(clock.RealClock{})}
 	}}, change...)...)
@@ -107,7 +111,7 @@ func Full(t testing.TB, change ...func(*apiserver.Config)) *Server {
 	must(err)
 	registrar, err := aggregator.NewRegistrar(aggregator.RegistrarConfig{Caches: b.caches, Served: s.Registry()})
 	must(err)
-	run(t, rights, allocator, definitions, others)
+	run(t, rights, allocator, definitions, others, flow)
 	run(t, objects, registrar)
 	k, err := kubernetes.NewForConfig(s.Admin())
 	must(err)

@@ -42,7 +42,7 @@ type apiServerFlags struct {
 	admit, notAdmit  []string
 	privileged       bool
 	inFlight, mutate int
-	profiling        bool
+	profiling, fair  bool
 	audit            *audit.Options
 }
 
@@ -86,7 +86,6 @@ func kubeAPIServerCommand() *cobra.Command {
 		name: "kube-apiserver", short: "Run an API server alone, with upstream's flags",
 		accepted: slices.Concat(servingAccepted, []others{
 			{"features are at the defaults of the version that is served", "feature-gates emulated-version emulation-forward-compatible? min-compatibility-version runtime-config-emulation-forward-compatible?"},
-			{"limits of concurrent requests hold; priority and fairness is not applied", "enable-priority-and-fairness?"},
 			{"the watch cache holds all resources and sizes itself", "watch-cache? watch-cache-sizes"},
 			{"what is stored is what upstream stores: protobuf, in etcd", "storage-backend storage-media-type storage-initialization-timeout"},
 			{"the server has no such endpoint", "contention-profiling? enable-logs-handler? debug-socket-path"},
@@ -163,13 +162,14 @@ func (f *apiServerFlags) bind(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.profiling, "profiling", true, "serve profiles of the process below /debug/pprof/ to who may read it")
 	flags.IntVar(&f.inFlight, "max-requests-inflight", 400, "reads at a time")
 	flags.IntVar(&f.mutate, "max-mutating-requests-inflight", 200, "writes at a time")
+	flags.BoolVar(&f.fair, "enable-priority-and-fairness", true, "share reads and writes at a time, taken together, by FlowSchemas and priority levels")
 }
 
 // config reads the files that the flags name.
 func (f *apiServerFlags) config(flags *pflag.FlagSet, log *slog.Logger) (cluster.APIServerConfig, error) {
 	c := cluster.APIServerConfig{
 		Anonymous: f.anonymous, BootstrapTokens: f.bootstrapTokens, Audiences: f.audiences, JWKSURI: f.jwksURI,
-		MaxInFlight: f.inFlight, MaxMutating: f.mutate, Profiling: f.profiling, Logger: log,
+		MaxInFlight: f.inFlight, MaxMutating: f.mutate, WithoutFairness: !f.fair, Profiling: f.profiling, Logger: log,
 	}
 	none := func(err error) (cluster.APIServerConfig, error) { return cluster.APIServerConfig{}, err }
 	if err := required(flags, "service-account-issuer", "service-account-signing-key-file", "service-account-key-file", "service-cluster-ip-range"); err != nil {
