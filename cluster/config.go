@@ -168,23 +168,18 @@ func LoadOrCreate(name, dir string) (*Config, error) {
 }
 
 func newConfig(name string) (*Config, error) {
-	host, err := os.Hostname()
+	node, err := hostNodeName()
 	if err != nil {
-		return nil, fmt.Errorf("find the host's name: %w", err)
-	}
-	node := strings.ToLower(host)
-	if errs := validation.IsDNS1123Subdomain(node); len(errs) > 0 {
-		return nil, fmt.Errorf("the host's name %q cannot name a node: %s; change it with hostnamectl set-hostname", host, strings.Join(errs, "; "))
+		return nil, err
 	}
 	ip, err := netlink.DefaultAddress()
 	if err != nil {
 		return nil, fmt.Errorf("find this host's address: %w", err)
 	}
-	raw := make([]byte, 8)
-	if _, err := rand.Read(raw); err != nil {
-		return nil, fmt.Errorf("make cluster id: %w", err)
+	id, err := randomID()
+	if err != nil {
+		return nil, err
 	}
-	id := hex.EncodeToString(raw)
 	return &Config{
 		Format: dataFormat, Name: name, ID: id, CreatedBy: version.Skiff,
 		NodeName: node, NodeIP: ip, APIPort: defaultAPIPort, KubeletPort: defaultKubeletPort,
@@ -193,6 +188,28 @@ func newConfig(name string) (*Config, error) {
 		Domain:      "cluster.local",
 		Bridge:      "sk" + id[:4],
 	}, nil
+}
+
+// hostNodeName names a node after its host.
+func hostNodeName() (string, error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("find the host's name: %w", err)
+	}
+	node := strings.ToLower(host)
+	if errs := validation.IsDNS1123Subdomain(node); len(errs) > 0 {
+		return "", fmt.Errorf("the host's name %q cannot name a node: %s; change it with hostnamectl set-hostname, or give --node-name", host, strings.Join(errs, "; "))
+	}
+	return node, nil
+}
+
+// randomID tells clusters, and nodes on one host, apart.
+func randomID() (string, error) {
+	raw := make([]byte, 8)
+	if _, err := rand.Read(raw); err != nil {
+		return "", fmt.Errorf("make an id: %w", err)
+	}
+	return hex.EncodeToString(raw), nil
 }
 
 // followAddress takes another address when the host has lost the one that the cluster knows

@@ -30,8 +30,11 @@ type Credentials struct {
 	Admin            pki.Pair
 }
 
-// kubeletClientName is the file name of the first node's client certificate.
-const kubeletClientName = "kubelet-client"
+// File names of the first node's certificates.
+const (
+	kubeletClientName  = "kubelet-client"
+	kubeletServingName = "kubelet"
+)
 
 // EnsureCredentials loads, makes or renews everything under the pki directory, and
 // writes the admin kubeconfig.
@@ -49,7 +52,6 @@ func EnsureCredentials(dir string, c *Config) (*Credentials, error) {
 	if k.TokenKey, err = d.SigningKey("sa"); err != nil {
 		return nil, err
 	}
-	loopback := netip.MustParseAddr("127.0.0.1")
 	names, ips := c.servingNames()
 	for _, l := range []struct {
 		out  *pki.Pair
@@ -65,7 +67,7 @@ func EnsureCredentials(dir string, c *Config) (*Credentials, error) {
 		{&k.FrontProxyClient, k.FrontProxyCA, "front-proxy-client", pki.Leaf{CommonName: "front-proxy-client", Client: true}},
 		{&k.Admin, k.CA, "admin", pki.Leaf{CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Client: true}},
 		{&k.Kubelet, k.CA, kubeletClientName, pki.Leaf{CommonName: "system:node:" + c.NodeName, Organizations: []string{"system:nodes"}, Client: true}},
-		{&k.KubeletServing, k.CA, "kubelet", pki.Leaf{CommonName: "system:node:" + c.NodeName, Organizations: []string{"system:nodes"}, Server: true, DNSNames: []string{c.NodeName}, IPs: []netip.Addr{c.NodeIP, loopback}}},
+		{&k.KubeletServing, k.CA, kubeletServingName, pki.Leaf{CommonName: "system:node:" + c.NodeName, Organizations: []string{"system:nodes"}, Server: true, DNSNames: []string{c.NodeName}, IPs: []netip.Addr{c.NodeIP}}},
 	} {
 		if *l.out, err = d.Leaf(l.ca, l.name, l.leaf); err != nil {
 			return nil, err

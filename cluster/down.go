@@ -23,11 +23,11 @@ type DownOptions struct {
 	Progress io.Writer
 }
 
-// Down ends a cluster's processes and containers and takes away every mount, cgroup,
+// Down ends a cluster's, or joined node's, processes and containers and takes away every mount, cgroup,
 // link and nftables table that it made. It works from what is on disk, so it also cleans
 // up after processes that were killed. Idempotent.
 func Down(ctx context.Context, o DownOptions) error {
-	c, err := Load(o.Dir)
+	n, _, err := nodeOf(o.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("no cluster in %s; name one with --name or --data-dir", o.Dir)
 	}
@@ -37,7 +37,7 @@ func Down(ctx context.Context, o DownOptions) error {
 	if os.Geteuid() != 0 {
 		return errors.New("taking a cluster away needs root")
 	}
-	p, n := Paths{o.Dir}, c.node()
+	p := Paths{o.Dir}
 	s := newSteps(o.Progress)
 	var errs []error
 	for _, step := range []struct {
@@ -71,15 +71,15 @@ func Down(ctx context.Context, o DownOptions) error {
 	return errors.Join(errs...)
 }
 
-// removeData removes the data directory, cluster.json last: what a crash leaves is still
-// known as a cluster's, and the next purge goes on.
+// removeData removes the data directory, cluster.json or node.json last: what a crash leaves
+// is still known as a cluster's or node's, and the next purge goes on.
 func removeData(p Paths) error {
 	entries, err := os.ReadDir(p.Dir)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if path := p.Dir + "/" + e.Name(); path != p.Config() {
+		if path := p.Dir + "/" + e.Name(); path != p.Config() && path != p.Node() {
 			if err := os.RemoveAll(path); err != nil {
 				return err
 			}

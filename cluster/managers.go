@@ -148,7 +148,7 @@ func newOwnProvisioner(_ *Config, _ *Credentials, s *apiServer, log *slog.Logger
 
 // newRemoteAddons is all that is left of a control plane whose API server others run.
 func newRemoteAddons(c *Config, creds *Credentials, log *slog.Logger) (*component.Group, error) {
-	client, err := newClient(c.Server(), rest.TLSClientConfig{CAData: creds.CA.Cert, CertData: creds.Admin.Cert, KeyData: creds.Admin.Key})
+	client, err := newClient(c.Server(), rest.TLSClientConfig{CAData: creds.CA.Cert, CertData: creds.Admin.Cert, KeyData: creds.Admin.Key}, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -2,12 +2,22 @@ package cluster
 
 import (
 	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
+	"time"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/connrotation"
 
 	"github.com/skiff-k8s/skiff/cluster/pki"
+	"github.com/skiff-k8s/skiff/component"
+	"github.com/skiff-k8s/skiff/kubelet/certificates"
 )
 
 // NodeConfig is what one node process needs to know. The first node of a cluster derives
@@ -54,6 +64,11 @@ type NodeCredentials struct {
 	ClientCert, ClientKey string
 	// GetCertificate is what the kubelet serves with.
 	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+
+	// client and serving are where renewed certificates are kept.
+	client, serving certificates.Store
+	// conns are those to the API server, which are made anew with a new certificate.
+	conns *connrotation.Dialer
 }
 
 // node is the first node of the cluster.
@@ -74,8 +89,50 @@ func (k *Credentials) nodeCredentials(p Paths) (*NodeCredentials, error) {
 	if err != nil {
 		return nil, err
 	}
-	cert, key := pki.Dir{Path: p.PKI()}.Files(kubeletClientName)
-	return &NodeCredentials{CA: k.CA.Cert, ClientCert: cert, ClientKey: key, GetCertificate: Fixed(serving)}, nil
+	dir := pki.Dir{Path: p.PKI()}
+	cert, key := dir.Files(kubeletClientName)
+	servingCert, servingKey := dir.Files(kubeletServingName)
+	return &NodeCredentials{
+		CA: k.CA.Cert, ClientCert: cert, ClientKey: key, GetCertificate: Fixed(serving),
+		client: certificates.Pair{Cert: cert, Key: key}, serving: certificates.Pair{Cert: servingCert, Key: servingKey},
+		conns: newConnections(),
+	}, nil
+}
+
+// newConnections tracks connections to the API server.
+func newConnections() *connrotation.Dialer {
+	return connrotation.NewDialer((&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext)
+}
+
+// renewal keeps the node's certificates good while it runs; the kubelet serves with the newest.
+func (k *NodeCredentials) renewal(n *NodeConfig, client kubernetes.Interface, log *slog.Logger) ([]component.Member, error) {
+	subject := nodeSubject(n.NodeName)
+	own := &x509.CertificateRequest{Subject: subject}
+	server := &x509.CertificateRequest{Subject: subject, DNSNames: []string{n.NodeName}}
+	for _, ip := range n.NodeIPs {
+		server.IPAddresses = append(server.IPAddresses, ip.AsSlice())
+	}
+	identity, err := certificates.New(certificates.Config{
+		Client: client, Store: k.client, Signer: certificatesv1.KubeAPIServerClientKubeletSignerName, Purpose: certificatesv1.UsageClientAuth,
+		Request: func() *x509.CertificateRequest { return own }, Renewed: k.conns.CloseAll, Logger: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	serving, err := certificates.New(certificates.Config{
+		Client: client, Store: k.serving, Signer: certificatesv1.KubeletServingSignerName, Purpose: certificatesv1.UsageServerAuth,
+		Request: func() *x509.CertificateRequest { return server }, Logger: log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	k.GetCertificate = serving.GetCertificate
+	return []component.Member{{Name: "client certificate", Component: identity}, {Name: "serving certificate", Component: serving}}, nil
+}
+
+// nodeSubject is who a node is.
+func nodeSubject(name string) pkix.Name {
+	return pkix.Name{CommonName: "system:node:" + name, Organization: []string{"system:nodes"}}
 }
 
 // lacks says whether others run a component of the node.

@@ -37,6 +37,8 @@ type UpOptions struct {
 	Audit AuditConfig
 	// Etcd is the etcd to make a new cluster on; nil: one of its own.
 	Etcd *ExternalEtcd
+	// Reach says how other machines reach the cluster.
+	Reach Reach
 	// Progress gets a line for each step.
 	Progress io.Writer
 	// Timeout for everything; 0: two minutes.
@@ -125,6 +127,9 @@ func prepare(p Paths, o UpOptions, s *steps) (*Config, error) {
 	}
 	if !running {
 		if err := c.followAddress(o.Dir); err != nil {
+			return nil, err
+		}
+		if err := c.take(o.Reach, p); err != nil {
 			return nil, err
 		}
 	}

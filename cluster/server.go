@@ -1,0 +1,86 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/skiff-k8s/skiff/cluster/process"
+)
+
+// Reach is how other machines reach the first node of a cluster and its API server. What is
+// empty stays as it is.
+type Reach struct {
+	NodeName string
+	NodeIPs  []netip.Addr
+	// Advertise is where the API server is reached; default: the node's primary address.
+	Advertise netip.Addr
+	// TLSSANs are further names and addresses in its certificate.
+	TLSSANs []string
+}
+
+// take makes it the cluster's.
+func (c *Config) take(r Reach, p Paths) error {
+	before := *c
+	if r.NodeName != "" && r.NodeName != c.NodeName {
+		if errs := validation.IsDNS1123Subdomain(r.NodeName); len(errs) > 0 {
+			return fmt.Errorf("--node-name %q: %s", r.NodeName, strings.Join(errs, "; "))
+		}
+		if _, err := os.Stat(p.Etcd()); err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("--node-name %q: this cluster's node is %q, and its name is not changed; leave it out", r.NodeName, c.NodeName)
+		}
+		c.NodeName = r.NodeName
+	}
+	if len(r.NodeIPs) > 0 {
+		n := c.node()
+		if err := n.followAddresses(r.NodeIPs); err != nil {
+			return err
+		}
+		c.setNodeIPs(n.NodeIPs)
+	}
+	if r.Advertise.IsValid() {
+		c.AdvertiseAddress = r.Advertise
+	}
+	for _, s := range r.TLSSANs {
+		if _, err := netip.ParseAddr(s); err != nil && len(validation.IsDNS1123Subdomain(strings.TrimPrefix(s, "*."))) > 0 {
+			return fmt.Errorf("--tls-san %q is neither a host name nor an address", s)
+		}
+	}
+	if r.TLSSANs != nil {
+		c.TLSSANs = r.TLSSANs
+	}
+	if before.NodeName == c.NodeName && slices.Equal(before.node().NodeIPs, c.node().NodeIPs) && before.AdvertiseAddress == c.AdvertiseAddress && slices.Equal(before.TLSSANs, c.TLSSANs) {
+		return nil
+	}
+	return c.save(p.Dir)
+}
+
+func (c *Config) setNodeIPs(ips []netip.Addr) { c.NodeIP = ips[0] }
+
+// Token makes a bootstrap token of the cluster that is up.
+func (r *Running) Token(ctx context.Context, ttl time.Duration, description string) (Token, error) {
+	cfg, err := AdminConfig(r.Paths)
+	if err != nil {
+		return Token{}, err
+	}
+	client, err := kubernetes.NewForConfig(cfg)
+	if err != nil {
+		return Token{}, fmt.Errorf("make client: %w", err)
+	}
+	return CreateToken(ctx, client, r.Paths, ttl, description)
+}
+
+// Halt ends the processes of a cluster or node; its containers go on.
+func Halt(ctx context.Context, dir string) error {
+	p := Paths{dir}
+	return errors.Join(process.Stop(ctx, p.Lock(Node), 20*time.Second), process.Stop(ctx, p.Lock(ControlPlane), 20*time.Second))
+}
