@@ -41,7 +41,7 @@ func RunControlPlane(ctx context.Context, dir string) error {
 // newControlPlane composes the control plane; nothing runs before the group does.
 func newControlPlane(c *Config, p Paths, creds *Credentials, log *slog.Logger) (*component.Group, error) {
 	if c.lacks(APIServer) {
-		return newRemoteAddons(c, creds, log)
+		return newRemoteAddons(c, p, creds, log)
 	}
 	api, err := c.apiServerConfig(p, creds, log)
 	if err != nil {
@@ -56,9 +56,14 @@ func newControlPlane(c *Config, p Paths, creds *Credentials, log *slog.Logger) (
 		return nil, err
 	}
 	group := component.NewGroup(log)
+	files, err := newOwnManifests(p, s, log.With("component", "manifests"))
+	if err != nil {
+		return nil, err
+	}
 	for _, m := range append(s.members, managers...) {
 		group.Add(m)
 	}
+	group.Add(component.Member{Name: "manifests", Component: files, Background: true})
 	group.Add(trim())
 	return group, nil
 }

@@ -147,7 +147,7 @@ func newOwnProvisioner(_ *Config, _ *Credentials, s *apiServer, log *slog.Logger
 }
 
 // newRemoteAddons is all that is left of a control plane whose API server others run.
-func newRemoteAddons(c *Config, creds *Credentials, log *slog.Logger) (*component.Group, error) {
+func newRemoteAddons(c *Config, p Paths, creds *Credentials, log *slog.Logger) (*component.Group, error) {
 	client, err := newClient(c.Server(), rest.TLSClientConfig{CAData: creds.CA.Cert, CertData: creds.Admin.Cert, KeyData: creds.Admin.Key}, nil)
 	if err != nil {
 		return nil, err
@@ -156,7 +156,12 @@ func newRemoteAddons(c *Config, creds *Credentials, log *slog.Logger) (*componen
 	if err != nil {
 		return nil, err
 	}
+	files, err := newRemoteManifests(c, p, creds, log.With("component", "manifests"))
+	if err != nil {
+		return nil, err
+	}
 	group := component.NewGroup(log)
+	group.Add(component.Member{Name: "manifests", Background: true, Component: files})
 	group.Add(component.Member{Name: "addons", Component: made})
 	group.Add(component.Member{Name: "local-path", Background: true, Component: newProvisioner(client, func() informers.SharedInformerFactory {
 		return informers.NewSharedInformerFactory(client, 0)

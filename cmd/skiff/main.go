@@ -41,7 +41,7 @@ func root() *cobra.Command {
 			HiddenDefaultCmd: true,
 		},
 	}
-	cmd.AddCommand(upCommand(), downCommand(), serverCommand(), agentCommand(), tokenCommand(), checkCommand(), imageCommand(), versionCommand(),
+	cmd.AddCommand(upCommand(), downCommand(), serverCommand(), agentCommand(), tokenCommand(), checkCommand(), manifestsCommand(), imageCommand(), versionCommand(),
 		controlPlaneCommand(), nodeCommand(), containersCommand(),
 		kubeAPIServerCommand(), kubeSchedulerCommand(), kubeControllerManagerCommand(), kubeletCommand(), kubeProxyCommand())
 	return cmd
