@@ -3,6 +3,7 @@ module github.com/skiff-k8s/skiff
 go 1.26.0
 
 require (
+	github.com/containernetworking/cni v1.3.0
 	github.com/distribution/reference v0.6.0
 	github.com/fsnotify/fsnotify v1.9.0
 	github.com/go-logr/logr v1.4.4
