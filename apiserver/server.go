@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"log"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"sync/atomic"
@@ -50,6 +51,8 @@ type Config struct {
 	Caches    cacher.Set
 	Scheme    *runtime.Scheme
 	Resources []*api.Resource
+	// Computed are the resources among them that are not stored but made when they are asked for.
+	Computed map[schema.GroupResource]rest.Computed
 	// Served are further resources, for those that need more than their declaration.
 	Served []*seams.Served
 
@@ -135,7 +138,7 @@ func New(c Config) (*Server, error) {
 	s.registry = rest.NewRegistry(rest.Config{
 		Caches: c.Caches, Scheme: c.Scheme, Admission: c.Admission, Authorizer: c.Authorizer,
 		Endpoints: append(kubelets.Endpoints(), c.Endpoints...), Hooks: c.Hooks, Types: s.types,
-		Computed: map[schema.GroupResource]rest.Computed{componentStatuses: s.componentStatus},
+		Computed: s.computed(),
 		Clock:    c.Clock, Logger: c.Logger, Stopping: s.stopping,
 	})
 	served := serve(c.Scheme, c.Resources)
@@ -151,6 +154,13 @@ func New(c Config) (*Server, error) {
 	s.handler = s.chain()
 	s.http = newHTTPServer(s.handler, c)
 	return s, nil
+}
+
+// computed are the resources that are made when they are asked for.
+func (s *Server) computed() map[schema.GroupResource]rest.Computed {
+	all := map[schema.GroupResource]rest.Computed{componentStatuses: s.componentStatus}
+	maps.Copy(all, s.c.Computed)
+	return all
 }
 
 // types is how the fields of built-in kinds merge.

@@ -14,10 +14,12 @@ import (
 	"net/netip"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/utils/clock"
 
 	"github.com/skiff-k8s/skiff/api/builtin"
+	"github.com/skiff-k8s/skiff/api/metrics"
 	"github.com/skiff-k8s/skiff/apiserver"
 	"github.com/skiff-k8s/skiff/apiserver/admission"
 	"github.com/skiff-k8s/skiff/apiserver/admission/match"
@@ -32,6 +34,8 @@ import (
 	"github.com/skiff-k8s/skiff/apiserver/crd"
 	"github.com/skiff-k8s/skiff/apiserver/eviction"
 	"github.com/skiff-k8s/skiff/apiserver/flowcontrol"
+	"github.com/skiff-k8s/skiff/apiserver/metricsapi"
+	"github.com/skiff-k8s/skiff/apiserver/rest"
 	"github.com/skiff-k8s/skiff/apiserver/reviews"
 	"github.com/skiff-k8s/skiff/apiserver/seams"
 	"github.com/skiff-k8s/skiff/apiserver/webhook"
@@ -74,6 +78,9 @@ type APIServerConfig struct {
 	// extension API servers are shown.
 	Kubelets         *tls.Config
 	ExtensionServers tls.Certificate
+
+	// ResourceMetrics serves metrics.k8s.io from kubelets' resource metrics.
+	ResourceMetrics bool
 
 	// Policy is what is granted beyond the standard roles.
 	Policy bootstrap.Policy
@@ -122,6 +129,12 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 		return nil, err
 	}
 	scheme, resources := builtin.Scheme(), builtin.Resources()
+	if c.ResourceMetrics {
+		if err := metrics.AddToScheme(scheme); err != nil {
+			return nil, fmt.Errorf("register kinds of metrics: %w", err)
+		}
+		resources = append(resources, metrics.Resources()...)
+	}
 	c.Store.expire(resources)
 	caches, err := cacher.New(cacher.Config{Store: db, Prefix: c.Store.External.keyPrefix(), Scheme: scheme, Logger: log.With("component", "cacher")})
 	if err != nil {
@@ -196,6 +209,10 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 	if err != nil {
 		return nil, err
 	}
+	computed, err := c.computed(caches, log.With("component", "metricsapi"))
+	if err != nil {
+		return nil, err
+	}
 	listener, err := net.Listen("tcp", c.Bind.String())
 	if err != nil {
 		return nil, fmt.Errorf("listen for the API: %w", err)
@@ -206,7 +223,7 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 		paths[profiling.Path] = profiling.Handler()
 	}
 	server, err = apiserver.New(apiserver.Config{
-		Caches: caches, Scheme: scheme, Resources: resources,
+		Caches: caches, Scheme: scheme, Resources: resources, Computed: computed,
 		Authenticator: users, Authorizer: rights,
 		Admission: plugins, Endpoints: endpoints,
 		Hooks:       []seams.Hooks{allocator.Hooks(), crd.Hooks(clock.RealClock{})},
@@ -261,6 +278,18 @@ func (c *APIServerConfig) flow(caches *cacher.Caches, log *slog.Logger) (*flowco
 	return flowcontrol.New(flowcontrol.Config{
 		Caches: caches, Seats: cmp.Or(c.MaxInFlight, apiserver.MaxInFlight) + cmp.Or(c.MaxMutating, apiserver.MaxMutating), Log: log,
 	})
+}
+
+// computed are the resources that are measured when they are asked for.
+func (c *APIServerConfig) computed(caches *cacher.Caches, log *slog.Logger) (map[schema.GroupResource]rest.Computed, error) {
+	if !c.ResourceMetrics {
+		return nil, nil
+	}
+	source, err := metricsapi.New(metricsapi.Config{Caches: caches, Kubelets: c.Kubelets, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	return map[schema.GroupResource]rest.Computed{metrics.Nodes: source.Nodes, metrics.Pods: source.Pods}, nil
 }
 
 // authentication is who may ask.

@@ -100,7 +100,7 @@ func (c *Config) apiServerConfig(p Paths, creds *Credentials, log *slog.Logger) 
 			UserHeaders: []string{"X-Remote-User"}, UIDHeaders: []string{"X-Remote-Uid"},
 			GroupHeaders: []string{"X-Remote-Group"}, ExtraPrefixes: []string{"X-Remote-Extra-"},
 		},
-		Anonymous: true, BootstrapTokens: true, Policy: addons.Policy(),
+		Anonymous: true, BootstrapTokens: true, ResourceMetrics: true, Policy: addons.Policy(),
 		TokenKey: creds.TokenKey, Issuer: "https://kubernetes.default.svc." + c.Domain,
 		ServiceCIDRs:     []netip.Prefix{c.ServiceCIDR},
 		Kubelets:         &tls.Config{Certificates: []tls.Certificate{kubelets}, RootCAs: ca, MinVersion: tls.VersionTLS12},

@@ -215,7 +215,12 @@ func New(cfg Config) (*Kubelet, error) {
 	}); err != nil {
 		return fail(err)
 	}
-	st := stats.New(stats.Config{NodeName: cfg.NodeName, CRI: k.cri, Cgroups: groups, Group: cfg.CgroupRoot, RootDir: cfg.RootDir, MemoryCapacity: uint64(memory.Value())})
+	// A node that is a share of a machine uses what its pods use; another all that is used.
+	group := ""
+	if len(cfg.Capacity) > 0 {
+		group = cfg.CgroupRoot
+	}
+	st := stats.New(stats.Config{NodeName: cfg.NodeName, CRI: k.cri, Cgroups: groups, Group: group, RootDir: cfg.RootDir, MemoryCapacity: uint64(memory.Value())})
 	k.gc = images.NewCollector(k.cri, cfg.Logger)
 	k.eviction = eviction.New(eviction.Config{
 		Pods: k.pods, Stats: st, PodDir: vols.PodDir, FreeImages: k.gc.Free, Changed: k.node.Kick, Recorder: k.recorder, Node: k.node.Ref(), Logger: cfg.Logger,

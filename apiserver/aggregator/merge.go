@@ -186,7 +186,9 @@ func addDiscovery(body []byte, table map[schema.GroupVersion]*remote) ([]byte, b
 			if !available(r.service) {
 				d.Freshness = discoveryv2.DiscoveryFreshnessStale
 			}
-			list.Items[i].Versions = append(list.Items[i].Versions, d)
+			// A version that this server has, too, is another's now.
+			others := slices.DeleteFunc(list.Items[i].Versions, func(o discoveryv2.APIVersionDiscovery) bool { return o.Version == v })
+			list.Items[i].Versions = append(others, d)
 		}
 	}
 	return encoded(list, body)

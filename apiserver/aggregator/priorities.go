@@ -33,4 +33,6 @@ var priorities = map[schema.GroupVersion]priority{
 	{Group: "resource.k8s.io", Version: "v1"}:              {16200, 21},
 	{Group: "flowcontrol.apiserver.k8s.io", Version: "v1"}: {16100, 21},
 	{Group: "storagemigration.k8s.io", Version: "v1"}:      {15800, 15},
+	// As metrics-server's APIService has it.
+	{Group: "metrics.k8s.io", Version: "v1beta1"}: {100, 100},
 }

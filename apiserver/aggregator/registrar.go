@@ -66,6 +66,10 @@ const (
 	always  = "true"
 )
 
+// replaceable are groups that others may serve in this server's place: an APIService that is
+// there is its user's, whoever made it, and one that was deleted stays away until the next start.
+var replaceable = map[string]bool{"metrics.k8s.io": true}
+
 // NewRegistrar returns a Registrar. It must run after custom resources are known.
 func NewRegistrar(c RegistrarConfig) (*Registrar, error) {
 	if c.Caches == nil || c.Served == nil {
@@ -155,7 +159,7 @@ func (r *Registrar) pass(ctx context.Context) error {
 		return err
 	}
 	for name, s := range want {
-		if s.Labels[managedLabel] == onStart {
+		if s.Labels[managedLabel] != always {
 			r.started[name] = true
 		}
 	}
@@ -172,6 +176,9 @@ func wanted(served []*seams.Served) map[string]*apiregistrationv1.APIService {
 			continue
 		}
 		managed, p := onStart, priorities[gv]
+		if replaceable[gv.Group] {
+			managed = ""
+		}
 		switch {
 		case p != (priority{}):
 		case !s.Custom(): // its place among the groups is not settled: upstream keeps such out, too
@@ -180,10 +187,13 @@ func wanted(served []*seams.Served) map[string]*apiregistrationv1.APIService {
 			managed, p = always, customPriority
 		}
 		out[name] = &apiregistrationv1.APIService{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{managedLabel: managed}},
+			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: apiregistrationv1.APIServiceSpec{
 				Group: gv.Group, Version: gv.Version, GroupPriorityMinimum: p.group, VersionPriority: p.version,
 			},
+		}
+		if managed != "" {
+			out[name].Labels = map[string]string{managedLabel: managed}
 		}
 	}
 	return out
@@ -203,7 +213,7 @@ func plan(want, have map[string]*apiregistrationv1.APIService, started map[strin
 	for name, w := range want {
 		h := have[name]
 		managed := w.Labels[managedLabel]
-		if managed == onStart && started[name] {
+		if managed != always && started[name] {
 			continue
 		}
 		if h == nil || h.Labels[managedLabel] != "" && (h.Spec.Service != nil || h.Labels[managedLabel] != managed || !sameSpec(h, w) || !local(h)) {

@@ -25,7 +25,7 @@ func (c *call) computed(make Computed) error {
 	switch c.info.Verb {
 	case "get":
 		for _, obj := range make(c.ctx) {
-			if accessor(obj).GetName() == c.name {
+			if m := accessor(obj); m.GetName() == c.name && m.GetNamespace() == c.info.Namespace {
 				obj.GetObjectKind().SetGroupVersionKind(c.r.gvk)
 				return c.object(http.StatusOK, obj)
 			}
@@ -45,8 +45,11 @@ func (c *call) computed(make Computed) error {
 	var objs []runtime.Object
 	for _, obj := range make(c.ctx) {
 		m := accessor(obj)
+		if c.info.Namespace != "" && m.GetNamespace() != c.info.Namespace {
+			continue
+		}
 		if opts.LabelSelector != nil && !opts.LabelSelector.Matches(labels.Set(m.GetLabels())) ||
-			opts.FieldSelector != nil && !opts.FieldSelector.Matches(fields.Set{"metadata.name": m.GetName()}) {
+			opts.FieldSelector != nil && !opts.FieldSelector.Matches(fields.Set{"metadata.name": m.GetName(), "metadata.namespace": m.GetNamespace()}) {
 			continue
 		}
 		objs = append(objs, obj)

@@ -134,7 +134,7 @@ func (c *call) checkPath() error {
 	onItem := len(info.Parts) > 1
 	if c.r.Namespaced && info.Namespace == "" {
 		switch {
-		case onItem, c.r.StoragePath == "":
+		case onItem, c.r.StoragePath == "" && c.g.Computed[c.r.gr] == nil:
 			return noSuchPath()
 		case info.Verb == "create" || info.Verb == "deletecollection":
 			return methodNotAllowed()

@@ -49,7 +49,7 @@ func Policy() bootstrap.Policy {
 				Verbs: []string{"approve"}, APIGroups: []string{certificatesv1.GroupName}, Resources: []string{"signers"},
 				ResourceNames: []string{certificatesv1.KubeletServingSignerName},
 			}),
-			volumes,
+			volumes, metricsReader(),
 		},
 		Roles: []*rbacv1.Role{clusterInfo.role(), clusterConfig.role(), kubeletConfig.role(), proxyConfig.role(), ownVolumes},
 		RoleBindings: []*rbacv1.RoleBinding{
