@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/skiff-k8s/skiff/host/netlink"
@@ -43,6 +44,8 @@ type Config struct {
 	PodCIDR     netip.Prefix `json:"podCIDR"`
 	ServiceCIDR netip.Prefix `json:"serviceCIDR"`
 	Domain      string       `json:"domain"`
+	// PodNetwork is how pods are connected.
+	PodNetwork PodNetworkConfig `json:"podNetwork,omitzero"`
 	// Bridge is the name of the pod network's bridge.
 	Bridge string `json:"bridge"`
 	// PlainHTTPRegistries are registry hosts to pull from without TLS.
@@ -53,6 +56,8 @@ type Config struct {
 	AdvertiseAddress netip.Addr `json:"advertiseAddress,omitzero"`
 	// TLSSANs are further names and addresses in the API server's certificate.
 	TLSSANs []string `json:"tlsSANs,omitempty"`
+	// SigningDuration is how long the cluster's signers' certificates last; 0: a year.
+	SigningDuration metav1.Duration `json:"signingDuration,omitzero"`
 	// Etcd is where the cluster keeps its state instead of a member of its own.
 	Etcd *ExternalEtcd `json:"etcd,omitempty"`
 	// Audit says which requests are recorded, and where.

@@ -52,7 +52,7 @@ func (c ContainersConfig) runtime() (containers.Config, *bridge.Bridge, error) {
 		return containers.Config{}, nil, err
 	}
 	return containers.Config{
-		RootDir: c.Root, SocketPath: c.Socket, CgroupRoot: c.CgroupRoot, Network: sandboxNetwork{br, ports},
+		RootDir: c.Root, SocketPath: c.Socket, CgroupRoot: c.CgroupRoot, Network: sandboxNetwork{bridge: br, ports: ports},
 		Registries: c.Registries, RuntimeHandlers: c.RuntimeHandlers, Logger: c.Logger,
 	}, br, nil
 }

@@ -17,9 +17,7 @@ import (
 	"github.com/skiff-k8s/skiff/component"
 	"github.com/skiff-k8s/skiff/containers"
 	"github.com/skiff-k8s/skiff/containers/image"
-	"github.com/skiff-k8s/skiff/network/bridge"
 	"github.com/skiff-k8s/skiff/network/dns"
-	"github.com/skiff-k8s/skiff/network/hostport"
 )
 
 // RunNode runs the kubelet, the container runtime, the proxy, DNS and the pod network
@@ -94,15 +92,11 @@ func newNode(n *NodeConfig, p Paths, creds *NodeCredentials, log *slog.Logger) (
 // newPodNode composes what runs pods: runtime, pod network with DNS, kubelet. The runtime
 // joins group; what talks to the API server is returned.
 func newPodNode(n *NodeConfig, p Paths, creds *NodeCredentials, client kubernetes.Interface, shared informers.SharedInformerFactory, setZone func(string), group *component.Group, log *slog.Logger) ([]component.Member, error) {
-	br, err := bridge.New(withLogger(n.bridgeConfig(p), log.With("component", "network")))
+	sandboxes, err := newSandboxNetwork(n, p, log.With("component", "network"))
 	if err != nil {
 		return nil, err
 	}
-	ports, err := hostport.New(n.hostPortConfig(p))
-	if err != nil {
-		return nil, err
-	}
-	cri, err := containers.New(n.runtimeConfig(p, sandboxNetwork{br, ports}, log.With("component", "containers")))
+	cri, err := containers.New(n.runtimeConfig(p, sandboxes, log.With("component", "containers")))
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +108,7 @@ func newPodNode(n *NodeConfig, p Paths, creds *NodeCredentials, client kubernete
 	if err != nil {
 		return nil, err
 	}
-	network, err := newPodNetwork(n, client, br, names, setZone, log.With("component", "network"))
+	network, err := newPodNetwork(n, client, sandboxes.bridge, names, setZone, log.With("component", "network"))
 	if err != nil {
 		return nil, err
 	}
@@ -147,11 +141,6 @@ func waitSocket(ctx context.Context, path string) error {
 	})
 }
 
-func withLogger(b bridge.Config, log *slog.Logger) bridge.Config {
-	b.Logger = log
-	return b
-}
-
 func (n *NodeConfig) runtimeConfig(p Paths, network containers.Network, log *slog.Logger) containers.Config {
 	return containers.Config{
 		RootDir: p.Containers(), StateDir: p.Run() + "/containers", SocketPath: p.CRISocket(), CgroupRoot: n.CgroupRoot,
@@ -182,13 +171,10 @@ func newClient(server string, identity rest.TLSClientConfig, dial func(context.C
 
 // purgeContainers ends all containers from what is on disk.
 func purgeContainers(ctx context.Context, n *NodeConfig, p Paths) error {
-	br, err := bridge.New(n.bridgeConfig(p))
+	quiet := slog.New(slog.DiscardHandler)
+	sandboxes, err := newSandboxNetwork(n, p, quiet)
 	if err != nil {
 		return err
 	}
-	ports, err := hostport.New(n.hostPortConfig(p))
-	if err != nil {
-		return err
-	}
-	return containers.Down(ctx, n.runtimeConfig(p, sandboxNetwork{br, ports}, slog.New(slog.DiscardHandler)))
+	return containers.Down(ctx, n.runtimeConfig(p, sandboxes, quiet))
 }

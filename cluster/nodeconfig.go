@@ -34,6 +34,8 @@ type NodeConfig struct {
 	// PodCIDRs and ServiceCIDRs are those of the whole cluster, one or one of each family.
 	PodCIDRs     []netip.Prefix `json:"podCIDRs"`
 	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs"`
+	// PodNetwork is how pods are connected.
+	PodNetwork PodNetworkConfig `json:"podNetwork,omitzero"`
 	// DNS are the addresses that pods are given as their resolvers.
 	DNS    []netip.Addr `json:"dns"`
 	Domain string       `json:"domain"`
@@ -52,6 +54,9 @@ type NodeConfig struct {
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
 	// RuntimeEndpoint is the CRI socket (unix:///…) of a runtime that others run; empty: the built-in one.
 	RuntimeEndpoint string `json:"runtimeEndpoint,omitempty"`
+	// PartOf is the id of the cluster on this host that the node is a further node of: it lives in
+	// a network namespace, which goes with the node. Empty: the node has the host's.
+	PartOf string `json:"partOf,omitempty"`
 }
 
 // NodeCredentials are who a node is. It has one identity, system:node:NAME, for all that
@@ -79,7 +84,8 @@ func (c *Config) node() *NodeConfig {
 		PodCIDRs: []netip.Prefix{c.PodCIDR}, ServiceCIDRs: []netip.Prefix{c.ServiceCIDR},
 		DNS: []netip.Addr{c.ServiceIP(dnsServiceIndex)}, Domain: c.Domain,
 		Bridge: c.Bridge, CgroupRoot: "/skiff-" + c.ID[:8],
-		PlainHTTPRegistries: c.PlainHTTPRegistries, Without: c.Without,
+		PlainHTTPRegistries: c.PlainHTTPRegistries, Without: c.Without, PodNetwork: c.PodNetwork,
+		Labels: c.Labels, Taints: c.Taints,
 	}
 }
 

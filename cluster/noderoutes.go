@@ -22,6 +22,7 @@ func newRoutes(n *NodeConfig, client kubernetes.Interface, nodes informers.Share
 	return routes.New(routes.Config{
 		NodeName: n.NodeName, ClusterID: n.ClusterID, ClusterCIDRs: n.PodCIDRs,
 		Nodes: nodes.Core().V1().Nodes().Informer(), PodLink: n.Bridge, Link: n.Bridge,
+		Mode: n.PodNetwork.Mode, Port: n.PodNetwork.VXLANPort, VNI: n.PodNetwork.VNI,
 		Publish: func(ctx context.Context, text string) error {
 			return annotateNode(ctx, client, n.NodeName, routes.Annotation, text)
 		},

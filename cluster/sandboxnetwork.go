@@ -4,19 +4,51 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/skiff-k8s/skiff/containers"
 	"github.com/skiff-k8s/skiff/network/bridge"
+	"github.com/skiff-k8s/skiff/network/cni"
 	"github.com/skiff-k8s/skiff/network/hostport"
 )
 
-// sandboxNetwork is the bridge and the host ports as the runtime sees them.
+// sandboxNetwork is the pod network as the runtime sees it: CNI plugins where there is a configuration
+// of theirs or one was asked for, else the bridge; and host ports, unless the plugins map them.
 type sandboxNetwork struct {
 	bridge *bridge.Bridge
 	ports  *hostport.Ports
+	cni    *cni.Network // nil: never
+	// plugins tells that the bridge is no alternative.
+	plugins bool
+}
+
+// newSandboxNetwork takes up what an earlier process attached.
+func newSandboxNetwork(n *NodeConfig, p Paths, log *slog.Logger) (sandboxNetwork, error) {
+	plugins, err := cni.New(n.cniConfig(p, log))
+	if err != nil {
+		return sandboxNetwork{}, err
+	}
+	network := sandboxNetwork{cni: plugins, plugins: n.PodNetwork.CNIConfDir != ""}
+	b := n.bridgeConfig(p)
+	b.Logger, b.AddressOnly = log, network.usesPlugins()
+	if network.bridge, err = bridge.New(b); err != nil {
+		return sandboxNetwork{}, err
+	}
+	network.ports, err = hostport.New(n.hostPortConfig(p))
+	return network, err
+}
+
+// usesPlugins tells who a new sandbox is attached by.
+func (n sandboxNetwork) usesPlugins() bool {
+	return n.cni != nil && (n.plugins || n.cni.Configured())
+}
+
+// byPlugins tells who a sandbox is, or is to be, attached by.
+func (n sandboxNetwork) byPlugins(id string) bool {
+	return n.cni != nil && (n.cni.Attached(id) || n.usesPlugins() && !n.bridge.Attached(id))
 }
 
 // Attach implements containers.Network.
@@ -25,7 +57,14 @@ func (n sandboxNetwork) Attach(ctx context.Context, s containers.Sandbox) (conta
 	if err != nil {
 		return containers.Addresses{}, err
 	}
-	ips, err := n.bridge.Attach(ctx, s.ID, s.NetNSPath)
+	var ips []netip.Addr
+	if n.byPlugins(s.ID) {
+		if ips, err = n.attachByPlugins(ctx, s); n.cni.MapsPorts() {
+			mappings = nil
+		}
+	} else if err = n.bridge.SetAddressOnly(false); err == nil {
+		ips, err = n.bridge.Attach(ctx, s.ID, s.NetNSPath)
+	}
 	if err != nil {
 		return containers.Addresses{}, err
 	}
@@ -35,16 +74,43 @@ func (n sandboxNetwork) Attach(ctx context.Context, s containers.Sandbox) (conta
 	return containers.Addresses{IPs: ips}, nil
 }
 
+func (n sandboxNetwork) attachByPlugins(ctx context.Context, s containers.Sandbox) ([]netip.Addr, error) {
+	c, err := cniSandbox(s)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.bridge.SetAddressOnly(true); err != nil {
+		return nil, err
+	}
+	return n.cni.Attach(ctx, c)
+}
+
 // Detach implements containers.Network.
 func (n sandboxNetwork) Detach(ctx context.Context, s containers.Sandbox) error {
 	if err := n.ports.Remove(s.ID); err != nil { // before the address is free for another
 		return err
 	}
+	if n.cni != nil && n.cni.Attached(s.ID) {
+		return n.cni.Detach(ctx, s.ID, s.NetNSPath)
+	}
 	return n.bridge.Detach(ctx, s.ID)
 }
 
 // Ready implements containers.Network.
-func (n sandboxNetwork) Ready(ctx context.Context) error { return n.bridge.Ready(ctx) }
+func (n sandboxNetwork) Ready(ctx context.Context) error {
+	if n.usesPlugins() {
+		return n.cni.Ready(ctx)
+	}
+	return n.bridge.Ready(ctx)
+}
+
+// Collect implements containers.Collector.
+func (n sandboxNetwork) Collect(ctx context.Context, live []string) error {
+	if n.cni == nil {
+		return nil
+	}
+	return n.cni.Collect(ctx, live)
+}
 
 var protocols = map[runtimeapi.Protocol]uint8{
 	runtimeapi.Protocol_TCP: hostport.TCP, runtimeapi.Protocol_UDP: hostport.UDP, runtimeapi.Protocol_SCTP: hostport.SCTP,

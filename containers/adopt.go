@@ -60,7 +60,26 @@ func (r *Runtime) adopt(ctx context.Context) error {
 			r.log.Warn("sandbox not fully released", "sandbox", rec.ID, "err", err)
 		}
 	}
+	r.collectNetwork(ctx)
 	return nil
+}
+
+// collectNetwork has the network forget sandboxes that this runtime does not know. A network that
+// can't now can at the next start.
+func (r *Runtime) collectNetwork(ctx context.Context) {
+	c, ok := r.cfg.Network.(Collector)
+	if !ok {
+		return
+	}
+	var live []string
+	for _, s := range r.allSandboxes() {
+		if rec := s.record(); rec.Attached {
+			live = append(live, rec.ID)
+		}
+	}
+	if err := c.Collect(ctx, live); err != nil {
+		r.log.Warn("collect left-over network attachments", "err", err)
+	}
 }
 
 // noteBoot compares the boot that the state directory belongs to with this one.

@@ -28,6 +28,13 @@ type Sandbox struct {
 	Hostname                 string
 	PortMappings             []*runtimeapi.PortMapping
 	Annotations              map[string]string
+	DNS                      *runtimeapi.DNSConfig
+}
+
+// Collector is a Network that wants to be told, once at start, which sandboxes may be attached. It
+// takes off all others: a crash may have left them.
+type Collector interface {
+	Collect(ctx context.Context, live []string) error
 }
 
 // Addresses are a sandbox's, the primary first.

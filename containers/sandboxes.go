@@ -131,7 +131,7 @@ func (r *Runtime) networkSandbox(s *sandboxState) Sandbox {
 	return Sandbox{
 		ID: id, Namespace: m.GetNamespace(), Name: m.GetName(), UID: m.GetUid(),
 		NetNSPath: sandbox.Layout(r.sandboxConfig(id, s.cfg)).Net, Hostname: s.cfg.GetHostname(),
-		PortMappings: s.cfg.GetPortMappings(), Annotations: s.cfg.GetAnnotations(),
+		PortMappings: s.cfg.GetPortMappings(), Annotations: s.cfg.GetAnnotations(), DNS: s.cfg.GetDnsConfig(),
 	}
 }
 

@@ -37,6 +37,8 @@ type Config struct {
 	// ClusterCIDRs are all pods' addresses: what leaves them gets the node's address. None:
 	// nothing is rewritten.
 	ClusterCIDRs []netip.Prefix
+	// AddressOnly is what SetAddressOnly says at first.
+	AddressOnly bool
 	// ProcSys is where sysctls are; empty is /proc/sys.
 	ProcSys string
 	Logger  *slog.Logger
@@ -48,6 +50,8 @@ type Bridge struct {
 	mu   sync.RWMutex
 	pool *pool // nil until the pod CIDRs are known
 	mtu  int   // of new ports
+	// addressOnly: see SetAddressOnly.
+	addressOnly bool
 }
 
 // ErrNoPodCIDR says that the node has no pod CIDR yet.
@@ -64,7 +68,7 @@ func New(cfg Config) (*Bridge, error) {
 	if err := os.MkdirAll(cfg.StateDir, 0o700); err != nil {
 		return nil, fmt.Errorf("make network state directory: %w", err)
 	}
-	b := &Bridge{cfg: cfg, mtu: cfg.MTU}
+	b := &Bridge{cfg: cfg, mtu: cfg.MTU, addressOnly: cfg.AddressOnly}
 	text, err := os.ReadFile(b.cidrFile())
 	if errors.Is(err, os.ErrNotExist) {
 		return b, nil
@@ -94,8 +98,13 @@ func (b *Bridge) SetPodCIDRs(cidrs []netip.Prefix) error {
 		gateways[i] = netip.PrefixFrom(c.Masked().Addr().Next(), c.Bits())
 	}
 	b.mu.RLock()
-	mtu := b.mtu
+	mtu, addressOnly := b.mtu, b.addressOnly
 	b.mu.RUnlock()
+	if addressOnly {
+		for i, g := range gateways {
+			gateways[i] = netip.PrefixFrom(g.Addr(), g.Addr().BitLen())
+		}
+	}
 	if err := b.forward(cidrs); err != nil {
 		return err
 	}
@@ -109,7 +118,11 @@ func (b *Bridge) SetPodCIDRs(cidrs []netip.Prefix) error {
 	if err := b.setSysctls(); err != nil {
 		return err
 	}
-	if err := b.masquerade(cidrs); err != nil {
+	outgoing := cidrs
+	if addressOnly {
+		outgoing = nil
+	}
+	if err := b.masquerade(outgoing); err != nil {
 		return err
 	}
 	p, err := openPool(filepath.Join(b.cfg.StateDir, "addresses"), cidrs)
@@ -138,6 +151,33 @@ func (b *Bridge) SetMTU(mtu int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mtu = mtu
+}
+
+// SetAddressOnly says whether others connect new sandboxes, maybe with addresses of the pod CIDR. The
+// bridge then keeps its own addresses, at which the node serves, but leaves to them what leads to the
+// pods and out. It does not while it has sandboxes of its own.
+func (b *Bridge) SetAddressOnly(only bool) error {
+	b.mu.RLock()
+	same, p := b.addressOnly == only, b.pool
+	b.mu.RUnlock()
+	if same || only && p != nil && p.used() > 0 {
+		return nil
+	}
+	b.mu.Lock()
+	b.addressOnly = only
+	b.mu.Unlock()
+	if p == nil {
+		return nil
+	}
+	return b.SetPodCIDRs(p.cidrs)
+}
+
+// Attached tells whether a sandbox has addresses here.
+func (b *Bridge) Attached(id string) bool {
+	b.mu.RLock()
+	p := b.pool
+	b.mu.RUnlock()
+	return p != nil && p.has(id)
 }
 
 // Ready is nil once pods can be attached.

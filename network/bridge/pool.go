@@ -64,6 +64,19 @@ func (p *pool) gateways() []netip.Addr {
 	return gws
 }
 
+// used is how many sandboxes have addresses.
+func (p *pool) used() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.byID)
+}
+
+func (p *pool) has(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.byID[id]) > 0
+}
+
 func (p *pool) take(id string) ([]netip.Addr, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

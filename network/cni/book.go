@@ -34,6 +34,22 @@ func (r record) list() (*libcni.NetworkConfigList, error) {
 	return list, nil
 }
 
+// flatten a list into one text, plugins that lie in files of their own included: these may go before
+// the sandbox does.
+func flatten(l *libcni.NetworkConfigList) ([]byte, error) {
+	plugins := make([]json.RawMessage, len(l.Plugins))
+	for i, p := range l.Plugins {
+		plugins[i] = p.Bytes
+	}
+	text, err := json.Marshal(map[string]any{
+		"cniVersion": l.CNIVersion, "name": l.Name, "disableCheck": l.DisableCheck, "disableGC": l.DisableGC, "loadOnlyInlinedPlugins": true, "plugins": plugins,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("encode network %q: %w", l.Name, err)
+	}
+	return text, nil
+}
+
 func (r record) runtime(id string) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{ContainerID: id, NetNS: r.NetNS, IfName: link, Args: r.Args, CapabilityArgs: r.Capabilities}
 }

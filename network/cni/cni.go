@@ -46,7 +46,9 @@ type Network struct {
 	mu    sync.Mutex
 	locks map[string]*sandboxLock
 	told  string // what was wrong with configurations, last
+
 	// status of the plugins, asked at most once in statusFor.
+	statusMu sync.Mutex
 	status   error
 	statusOf string
 	statusAt time.Time
@@ -156,7 +158,11 @@ func (n *Network) Attach(ctx context.Context, s Sandbox) ([]netip.Addr, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := record{Config: list.Bytes, Args: arguments(s), Capabilities: capabilities(s), NetNS: s.NetNS}
+	config, err := flatten(list)
+	if err != nil {
+		return nil, err
+	}
+	r := record{id: s.ID, Config: config, Args: arguments(s), Capabilities: capabilities(s), NetNS: s.NetNS}
 	if err := n.book.put(s.ID, r); err != nil {
 		return nil, err
 	}
@@ -168,7 +174,7 @@ func (n *Network) Attach(ctx context.Context, s Sandbox) ([]netip.Addr, error) {
 		err = n.book.put(s.ID, r)
 	}
 	if err != nil {
-		err = fmt.Errorf("network %q: %w", list.Name, readable(err))
+		err = fmt.Errorf("network %q: %w", list.Name, err)
 		// The specification wants DEL after a failed ADD: some plugins of the list have done their part.
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTimeout)
 		defer cancel()
@@ -193,7 +199,7 @@ func (n *Network) check(ctx context.Context, r record) error {
 		return nil
 	}
 	if err := n.lib.CheckNetworkList(ctx, list, r.runtime(r.id)); err != nil {
-		n.cfg.Logger.Warn("an attachment is not in order and is made anew", "sandbox", r.id, "err", readable(err))
+		n.cfg.Logger.Warn("an attachment is not in order and is made anew", "sandbox", r.id, "err", err)
 		return err
 	}
 	return nil
@@ -219,7 +225,7 @@ func (n *Network) detach(ctx context.Context, id string, r record, netns string)
 	}
 	r.NetNS = netns
 	if err := n.lib.DelNetworkList(ctx, list, r.runtime(id)); err != nil {
-		return fmt.Errorf("network %q: %w", list.Name, readable(err))
+		return fmt.Errorf("network %q: %w", list.Name, err)
 	}
 	return n.book.remove(id)
 }
@@ -236,12 +242,12 @@ func (n *Network) Ready(ctx context.Context) error {
 	if older(list.CNIVersion, "1.1.0") {
 		return nil
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.statusMu.Lock()
+	defer n.statusMu.Unlock()
 	if now := n.cfg.Now(); n.statusOf != string(list.Bytes) || now.Sub(n.statusAt) >= statusFor {
 		n.status = nil
 		if err := n.lib.GetStatusNetworkList(ctx, list); err != nil {
-			n.status = fmt.Errorf("network %q: %w", list.Name, readable(err))
+			n.status = fmt.Errorf("network %q: %w", list.Name, err)
 		}
 		n.statusOf, n.statusAt = string(list.Bytes), now
 	}
@@ -276,7 +282,7 @@ func (n *Network) Collect(ctx context.Context, live []string) error {
 		}
 	}
 	if err := n.lib.GCNetworkList(ctx, list, args); err != nil {
-		errs = append(errs, fmt.Errorf("network %q: collect garbage: %w", list.Name, readable(err)))
+		errs = append(errs, fmt.Errorf("network %q: collect garbage: %w", list.Name, err))
 	}
 	return errors.Join(errs...)
 }
@@ -324,13 +330,4 @@ func addresses(result types.Result) ([]netip.Addr, error) {
 		return nil, errors.New("the plugins gave the sandbox no address")
 	}
 	return out, nil
-}
-
-// readable is an error as a plugin tells it, with its details, which CNI's own text leaves out in part.
-func readable(err error) error {
-	var e *types.Error
-	if errors.As(err, &e) && e.Details != "" && err.Error() == e.Msg {
-		return fmt.Errorf("%s; %s", e.Msg, e.Details)
-	}
-	return err
 }

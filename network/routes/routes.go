@@ -31,8 +31,9 @@ const Protocol = 83
 const (
 	// DefaultPort is the UDP port that Linux and flannel use for VXLAN; IANA's is 4789.
 	DefaultPort = 8472
-	// DefaultVNI is the number of the VXLAN network.
-	DefaultVNI = 1
+	// DefaultVNI is the number of the VXLAN network: another than flannel's and Cilium's, so that
+	// their links can be on the same machine.
+	DefaultVNI = 0x534b46
 )
 
 // Config configures a Router.
