@@ -210,7 +210,7 @@ func New(cfg Config) (*Kubelet, error) {
 		NodeName: cfg.NodeName, Client: cfg.Client, CRI: k.cri, Images: puller, Volumes: vols, Objects: k.objects,
 		Services: objects.NewServices(cfg.Client, cfg.Logger), Cgroups: groups, CgroupParent: cfg.CgroupRoot, PodPidsLimit: cfg.PodPidsLimit,
 		CRINode: k.criNode(memory.Value()), HostIPs: func() []string { return cfg.NodeIPs }, Node: k.node.Object, Allocatable: k.node.Allocatable,
-		NetworkReady: k.node.NetworkReady, RuntimeName: k.node.RuntimeName, Recorder: k.recorder,
+		NetworkReady: k.node.NetworkReady, Runtime: k.node.RuntimeConditions, RuntimeName: k.node.RuntimeName, Recorder: k.recorder,
 		PodLogsDir: cfg.PodLogsDir, ContainerLogsDir: cfg.ContainerLogsDir, ManifestDir: cfg.ManifestDir, Logger: cfg.Logger,
 	}); err != nil {
 		return fail(err)

@@ -32,11 +32,12 @@ func twins() string {
 
 // containerd is one of its own: root, state, socket, configuration.
 type containerd struct {
-	m    *machine
-	bin  string
-	cmd  *exec.Cmd
-	log  *os.File
-	gone chan struct{}
+	m      *machine
+	bin    string
+	cmd    *exec.Cmd
+	log    *os.File
+	gone   chan struct{}
+	config string
 }
 
 func newContainerd(m *machine, bin string) criRuntime {

@@ -12,6 +12,7 @@ import (
 // After a reboot each pod is back by its policy; what had ended does not run again.
 func TestRebootOnEachRuntime(t *testing.T) {
 	eachRuntime(t, func(m *machine) {
+		t := m.T
 		static := m.staticPod("static", "sleep 100000")
 		m.manifest("static.yaml", static)
 		m.startKubelet()

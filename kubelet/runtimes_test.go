@@ -28,6 +28,7 @@ import (
 // probes of all kinds, exec, logs, restarts, last words.
 func TestPodsOnEachRuntime(t *testing.T) {
 	eachRuntime(t, func(m *machine) {
+		t := m.T
 		ctx := context.Background()
 		if _, err := m.api.CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "cm", Namespace: "default"}, Data: map[string]string{"a": "from the map"}}, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -154,6 +155,7 @@ func TestPodsOnEachRuntime(t *testing.T) {
 // says why it is not ready.
 func TestRestartsOnEachRuntime(t *testing.T) {
 	eachRuntime(t, func(m *machine) {
+		t := m.T
 		m.startKubelet()
 		m.pod("web", func(p *corev1.Pod) {
 			p.Spec.Containers[0].ReadinessProbe = probe(corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"true"}}})

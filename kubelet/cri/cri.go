@@ -11,6 +11,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -38,6 +39,8 @@ type Client struct {
 
 	cfg   Config
 	conns []*grpc.ClientConn
+
+	driver atomic.Int32 // the runtime's for control groups
 
 	mu         sync.Mutex
 	sandboxes  map[string]*Sandbox   // last status of sandboxes, by id

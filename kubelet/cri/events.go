@@ -71,6 +71,9 @@ type Conditions struct {
 	RuntimeReason, NetworkReason string
 	Handlers                     []*runtimeapi.RuntimeHandler
 	Features                     *runtimeapi.RuntimeFeatures
+	// SystemdCgroups: the runtime has systemd make control groups. Those that do not tell
+	// (CRI before RuntimeConfig, KEP-4033) are taken to follow the kubelet's configuration.
+	SystemdCgroups bool
 }
 
 // Status asks the runtime how it is; an error means that it does not answer.
@@ -79,9 +82,13 @@ func (c *Client) Status(ctx context.Context) (Conditions, error) {
 	defer cancel()
 	resp, err := c.Runtime.Status(ctx, &runtimeapi.StatusRequest{})
 	if err != nil {
+		c.driver.Store(driverUnknown)
 		return Conditions{}, fmt.Errorf("ask the container runtime for its status: %w", err)
 	}
 	out := Conditions{Handlers: resp.RuntimeHandlers, Features: resp.Features}
+	if out.SystemdCgroups, err = c.systemdCgroups(ctx); err != nil {
+		return Conditions{}, err
+	}
 	seenRuntime, seenNetwork := false, false
 	for _, cond := range resp.GetStatus().GetConditions() {
 		why := ""
@@ -95,6 +102,9 @@ func (c *Client) Status(ctx context.Context) (Conditions, error) {
 			seenNetwork, out.Network, out.NetworkReason = true, cond.Status, why
 		}
 	}
+	if out.SystemdCgroups {
+		out.Runtime, out.RuntimeReason = false, "reason:CgroupDriver message:the container runtime makes control groups by systemd, which this kubelet does not: have it use cgroupfs (containerd: SystemdCgroup = false)"
+	}
 	if !seenRuntime {
 		out.RuntimeReason = "the runtime reports no RuntimeReady condition"
 	}
@@ -102,4 +112,29 @@ func (c *Client) Status(ctx context.Context) (Conditions, error) {
 		out.NetworkReason = "the runtime reports no NetworkReady condition"
 	}
 	return out, nil
+}
+
+// What a connection knows of the runtime's cgroup driver.
+const (
+	driverUnknown int32 = iota
+	driverCgroupfs
+	driverSystemd
+)
+
+// systemdCgroups asks once per life of the runtime.
+func (c *Client) systemdCgroups(ctx context.Context) (bool, error) {
+	if d := c.driver.Load(); d != driverUnknown {
+		return d == driverSystemd, nil
+	}
+	d := driverCgroupfs
+	resp, err := c.Runtime.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{})
+	switch {
+	case Unimplemented(err):
+	case err != nil:
+		return false, fmt.Errorf("ask the container runtime for its configuration: %w", err)
+	case resp.GetLinux() != nil && resp.Linux.CgroupDriver == runtimeapi.CgroupDriver_SYSTEMD:
+		d = driverSystemd
+	}
+	c.driver.Store(d)
+	return d == driverSystemd, nil
 }

@@ -56,6 +56,8 @@ type Config struct {
 	Allocatable func() corev1.ResourceList
 	// NetworkReady says why pods with a network of their own can't start; nil: they can.
 	NetworkReady func() error
+	// Runtime is how the runtime was when last asked; nil: ready, and all can be had.
+	Runtime func() cri.Conditions
 	// RuntimeName is the scheme of container ids in the API.
 	RuntimeName func() string
 	// Recorder takes the events of pods.

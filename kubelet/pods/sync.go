@@ -24,6 +24,11 @@ func (w *worker) sync(ctx context.Context, pod *corev1.Pod, rt *cri.Pod, st core
 	}
 	w.publish(pod, st, false)
 
+	if err := w.m.runtimeReady(); err != nil {
+		w.log.Debug("sync", "error", err)
+		w.retry()
+		return
+	}
 	if !pod.Spec.HostNetwork {
 		if err := w.m.cfg.NetworkReady(); err != nil {
 			w.m.podEvent(pod, corev1.EventTypeWarning, "NetworkNotReady", fmt.Sprintf("network is not ready: %v", err))
@@ -178,7 +183,7 @@ func (w *worker) execute(ctx context.Context, pod *corev1.Pod, rt *cri.Pod, a ac
 	if err := w.imageVolumes(ctx, pod); err != nil {
 		return true, err
 	}
-	users, err := w.m.userNamespace(pod)
+	users, err := w.m.userNamespace(ctx, pod)
 	if err != nil {
 		w.m.podEvent(pod, corev1.EventTypeWarning, "FailedCreatePodSandBox", fmt.Sprintf("Failed to create pod sandbox: %v", err))
 		return true, err

@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -52,9 +53,18 @@ func (t *userTable) release(uid types.UID) {
 }
 
 // userNamespace is the pod's own, nil if it has none.
-func (m *Manager) userNamespace(pod *corev1.Pod) (*runtimeapi.UserNamespace, error) {
+func (m *Manager) userNamespace(ctx context.Context, pod *corev1.Pod) (*runtimeapi.UserNamespace, error) {
 	if pod.Spec.HostUsers == nil || *pod.Spec.HostUsers {
 		return nil, nil
+	}
+	handler, err := m.handler(ctx, pod)
+	if err != nil {
+		return nil, err
+	}
+	// A runtime that does not know user namespaces would pass over them in silence: the pod's
+	// root would be the host's.
+	if err := m.supportsUsers(handler); err != nil {
+		return nil, err
 	}
 	path := func(uid types.UID) string { return filepath.Join(m.cfg.Volumes.PodDir(uid), "userns") }
 	t := &m.users
