@@ -165,7 +165,7 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	allocator, err := allocate.New(allocate.Config{Caches: caches, Store: db, Prefix: c.Store.External.keyPrefix(), Log: log.With("component", "allocate")})
+	allocator, err := allocate.New(allocate.Config{Caches: caches, Store: db, Prefix: c.Store.External.keyPrefix(), Families: allocate.Families(c.ServiceCIDRs), Log: log.With("component", "allocate")})
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -42,6 +43,21 @@ type Config struct {
 	Log    *slog.Logger
 	// Clock defaults to the real one.
 	Clock clock.WithTicker
+}
+
+// Families of ranges of cluster IPs, in their order.
+func Families(cidrs []netip.Prefix) []corev1.IPFamily {
+	var out []corev1.IPFamily
+	for _, p := range cidrs {
+		f := corev1.IPv4Protocol
+		if p.Addr().Is6() {
+			f = corev1.IPv6Protocol
+		}
+		if !slices.Contains(out, f) {
+			out = append(out, f)
+		}
+	}
+	return out
 }
 
 // Allocator allocates and repairs.

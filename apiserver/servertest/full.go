@@ -54,6 +54,15 @@ func (s *Server) Admin() *rest.Config {
 // the standard objects, custom resources. It returns once the standard objects are there.
 func Full(t testing.TB, change ...func(*apiserver.Config)) *Server {
 	t.Helper()
+	return FullOn(t, nil, change...)
+}
+
+// FullOn is Full with these ranges of cluster IPs; none: 10.96.0.0/16.
+func FullOn(t testing.TB, serviceCIDRs []netip.Prefix, change ...func(*apiserver.Config)) *Server {
+	t.Helper()
+	if len(serviceCIDRs) == 0 {
+		serviceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
+	}
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -74,10 +83,10 @@ func Full(t testing.TB, change ...func(*apiserver.Config)) *Server {
 	must(err)
 	rights, err := authz.New(authz.Config{Caches: b.caches, NodeRules: nodeRules})
 	must(err)
-	allocator, err := allocate.New(allocate.Config{Caches: b.caches, Store: b.store})
+	allocator, err := allocate.New(allocate.Config{Caches: b.caches, Store: b.store, Families: allocate.Families(serviceCIDRs)})
 	must(err)
 	objects, err := bootstrap.New(bootstrap.Config{Caches: b.caches, Store: b.store,
-		ServiceCIDRs:     []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
+		ServiceCIDRs:     serviceCIDRs,
 		AdvertiseAddress: netip.MustParseAddr("192.0.2.1"), Port: 6443})
 	must(err)
 	var s *Server

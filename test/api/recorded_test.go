@@ -40,9 +40,10 @@ type ledger struct {
 	meant             recording.Deviations
 	scripts, settled  int
 	requests, deviate int
+	least             int // as many requests there must be
 }
 
-func newLedger(t *testing.T, scripts int) *ledger {
+func newLedger(t *testing.T, least int) *ledger {
 	data, err := os.ReadFile("testdata/deviations.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +55,7 @@ func newLedger(t *testing.T, scripts int) *ledger {
 	if *kubeconfig != "" { // what is ours to deviate is nobody else's
 		meant = nil
 	}
-	return &ledger{meant: meant, scripts: scripts}
+	return &ledger{meant: meant, least: least}
 }
 
 // settle compares the answers to a script with its recording, or records them.
@@ -94,8 +95,8 @@ func (l *ledger) close(t *testing.T) {
 		t.Errorf("testdata/deviations.txt: no such difference: %s", u)
 	}
 	t.Logf("%d answers, %d deviate on purpose", l.requests, l.deviate)
-	if l.requests < atLeast {
-		t.Errorf("only %d requests, want %d", l.requests, atLeast)
+	if l.requests < l.least {
+		t.Errorf("only %d requests, want %d", l.requests, l.least)
 	}
 	if l.deviate*onePercent > l.requests {
 		t.Errorf("%d of %d requests deviate: at most one in %d may", l.deviate, l.requests, onePercent)

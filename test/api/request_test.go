@@ -6,6 +6,7 @@ import (
 	"flag"
 	"io"
 	"net/http"
+	"net/netip"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -26,10 +27,15 @@ type server struct {
 	client, anonymous *http.Client
 }
 
-func target(t *testing.T) *server {
+// target is the server of -kubeconfig, or one of ours with these ranges of cluster IPs.
+func target(t *testing.T, serviceCIDRs ...string) *server {
 	var c *rest.Config
 	if *kubeconfig == "" {
-		c = servertest.Full(t).Admin()
+		var ranges []netip.Prefix
+		for _, p := range serviceCIDRs {
+			ranges = append(ranges, netip.MustParsePrefix(p))
+		}
+		c = servertest.FullOn(t, ranges).Admin()
 	} else {
 		var err error
 		if c, err = clientcmd.BuildConfigFromFlags("", *kubeconfig); err != nil {

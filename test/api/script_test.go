@@ -22,14 +22,27 @@ import (
 const limit = 30 * time.Second
 
 func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txtar")
+	run(t, "", newLedger(t, atLeast))
+}
+
+// TestDualStackScripts: those of testdata/dualstack, against a server with two ranges of cluster
+// IPs, IPv4 first. With -kubeconfig the server must be such a one.
+func TestDualStackScripts(t *testing.T) {
+	l := newLedger(t, 0)
+	l.meant = nil
+	run(t, "dualstack/", l, "10.96.0.0/16", "fd00:10:96::/112")
+}
+
+// run runs the scripts of a folder of testdata.
+func run(t *testing.T, folder string, list *ledger, serviceCIDRs ...string) {
+	files, err := filepath.Glob("testdata/" + folder + "*.txtar")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no scripts: %v", err)
 	}
-	to := target(t)
-	list := newLedger(t, len(files))
+	to := target(t, serviceCIDRs...)
+	list.scripts = len(files)
 	for _, f := range files {
-		name := strings.TrimSuffix(filepath.Base(f), ".txtar")
+		name := folder + strings.TrimSuffix(filepath.Base(f), ".txtar")
 		t.Run(name, func(t *testing.T) {
 			text, err := os.ReadFile(f)
 			if err != nil {
@@ -38,7 +51,7 @@ func TestScripts(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
 			s := &script{t: t, ctx: ctx, target: to, file: f, files: map[string][]byte{},
-				vars: map[string]string{"NS": "t-" + strings.ReplaceAll(name, "_", "-")}, watches: map[string]*watching{}, header: http.Header{},
+				vars: map[string]string{"NS": "t-" + strings.NewReplacer("_", "-", "/", "-").Replace(name)}, watches: map[string]*watching{}, header: http.Header{},
 				normal: &recording.Normaliser{Literal: string(text), Now: time.Now()}}
 			ar := txtar.Parse(text)
 			for _, a := range ar.Files {

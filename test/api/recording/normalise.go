@@ -31,7 +31,7 @@ var (
 	uuid     = regexp.MustCompile(`\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b`)
 	jwt      = regexp.MustCompile(`\beyJ[\w-]+\.[\w-]+\.[\w-]+`)
 	clock    = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)`)
-	cluster  = regexp.MustCompile(`\b10\.96\.\d{1,3}\.\d{1,3}\b`)
+	cluster  = regexp.MustCompile(`\b10\.96\.\d{1,3}\.\d{1,3}\b|\bfd00:10:96:[0-9a-f:]*[0-9a-f]\b`)
 	revision = regexp.MustCompile(`(?i)(current: |resourceversion in record \(|resource version in record \(|resourceversion\\*":\\*")(\d+)`)
 	docHash  = regexp.MustCompile(`\bhash=\w+`)
 	age      = regexp.MustCompile(`^(\d+[smhdy]){1,2}$`)
