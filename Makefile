@@ -104,6 +104,12 @@ conformance-first-light: conformance-tools ## the Conformance tests that test/up
 	@$(MAKE) --no-print-directory -C test/upstream CACHE=$(CACHE) check
 	@$(CONFORMANCE) -out $(CACHE)/results/first-light -parallel '$(PARALLEL)' -list test/upstream/first-light.txt -list test/upstream/ci.txt
 
+.PHONY: critest
+critest: build ## critest on the container runtime alone, all or FOCUS=regex, PARALLEL=n at a time; docs/critest.md (root)
+	@$(MAKE) --no-print-directory -C test/upstream/critest CACHE=$(CACHE) check tools
+	@$(CACHE)/critest run -skiff bin/skiff -cache $(CACHE) -out $(CACHE)/results/critest -focus '$(value FOCUS)' -parallel '$(PARALLEL)' -commit '$(COMMIT)$(CHANGED)' \
+		-results test/upstream/results/critest.xml -causes test/upstream/results/critest-causes.txt -page docs/critest.md
+
 .PHONY: test
 test: ## everything, with the time of each step; needs root
 	@for step in host format build vet unit e2e conformance-first-light; do \

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// run runs the suite and keeps what came of it.
+func run(ctx context.Context, o options) (code int, err error) {
+	if err := os.RemoveAll(o.out); err != nil {
+		return 1, err
+	}
+	if err := os.MkdirAll(o.out, 0o755); err != nil {
+		return 1, err
+	}
+	began := time.Now()
+	s, err := startStage(ctx, o)
+	if err != nil {
+		return 1, err
+	}
+	suiteErr := runSuite(ctx, o, s.socket)
+	if err := s.stop(); err != nil {
+		return 1, err
+	}
+	version, ran, err := readReport(filepath.Join(o.out, "junit.xml"))
+	if err != nil {
+		return 1, errors.Join(err, suiteErr)
+	}
+	old, err := readResults(o.record.results)
+	if err != nil {
+		return 1, err
+	}
+	kept := old.merge(version, ran, o.record.commit, began)
+	var causes map[string]string
+	if o.record.results != "" {
+		if err := kept.write(o.record.results); err != nil {
+			return 1, err
+		}
+		if err := o.record.writePage(kept); err != nil {
+			return 1, err
+		}
+		if causes, err = readCauses(o.record.causes); err != nil {
+			return 1, err
+		}
+	}
+	return report(ran, causes, time.Since(began), suiteErr)
+}
+
+// report says what came of the run.
+func report(ran map[string]outcome, causes map[string]string, took time.Duration, suiteErr error) (int, error) {
+	counts := map[string]int{}
+	code := 0
+	for name, o := range ran {
+		counts[o.status]++
+		switch {
+		case o.status != failed:
+		case causes[name] != "":
+			fmt.Printf("fails, as known: %s\n", name)
+		default:
+			fmt.Printf("FAILED: %s\n  %s\n", name, firstLine(o.message))
+			code = 1
+		}
+	}
+	fmt.Printf("critest: %d passed, %d failed, %d not run, in %s\n", counts[passed], counts[failed], counts[notRun], took.Round(time.Second))
+	switch {
+	case counts[passed]+counts[failed] == 0:
+		return 1, errors.Join(errors.New("no test ran"), suiteErr)
+	case counts[failed] == 0 && suiteErr != nil:
+		return 1, fmt.Errorf("every test passed but the suite did not end well: %w", suiteErr)
+	}
+	return code, nil
+}
+
+// runSuite writes junit.xml and log into the directory of results.
+func runSuite(ctx context.Context, o options, socket string) error {
+	log, err := os.Create(filepath.Join(o.out, "log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	args := []string{fmt.Sprintf("--procs=%d", o.parallel), "--timeout=" + o.timeout.String(), "--no-color", "--skip=benchmark",
+		"--output-dir=" + o.out, "--junit-report=junit.xml"}
+	if o.focus != "" {
+		args = append(args, "--focus="+o.focus)
+	}
+	cmd := exec.CommandContext(ctx, o.ginkgo(), append(args, o.suite(), "--", "-runtime-endpoint=unix://"+socket)...)
+	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, o.out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	// As from a terminal: the suite writes its report of what ran until then.
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
+	cmd.WaitDelay = time.Minute
+	return cmd.Run()
+}
