@@ -205,7 +205,8 @@ func (n *Network) check(ctx context.Context, r record) error {
 	return nil
 }
 
-// Detach has the plugins take a sandbox off. Idempotent.
+// Detach has the plugins take a sandbox off. An empty netns is the one that it was attached with.
+// Idempotent.
 func (n *Network) Detach(ctx context.Context, id, netns string) error {
 	defer n.lock(id)()
 	r, ok, err := n.book.get(id)
@@ -220,7 +221,10 @@ func (n *Network) detach(ctx context.Context, id string, r record, netns string)
 	if err != nil {
 		return err
 	}
-	if _, err := os.Stat(netns); netns == "" || err != nil {
+	if netns == "" {
+		netns = r.NetNS
+	}
+	if _, err := os.Stat(netns); err != nil {
 		netns = "" // so the specification says that it has gone
 	}
 	r.NetNS = netns

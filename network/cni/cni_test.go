@@ -19,8 +19,9 @@ import (
 // scripted is a plugin that writes down what it is called with, and fails where a file says so.
 const scripted = `#!/bin/sh
 cd "$(dirname "$0")"
-cat > "$0.stdin.$CNI_COMMAND"
-name=$(grep -o '"name":"[^"]*"' "$0.stdin.$CNI_COMMAND" | head -n 1 | cut -d '"' -f 4)
+stdin=$(cat)
+printf %s "$stdin" > "$0.stdin.$CNI_COMMAND"
+name=$(printf %s "$stdin" | grep -o '"name":"[^"]*"' | head -n 1 | cut -d '"' -f 4)
 [ $CNI_COMMAND = VERSION ] || echo "$CNI_COMMAND $name $CNI_CONTAINERID netns=$CNI_NETNS $CNI_IFNAME $CNI_ARGS" >> calls
 if [ -f fail.$CNI_COMMAND ]; then cat fail.$CNI_COMMAND; exit 1; fi
 case $CNI_COMMAND in
