@@ -36,7 +36,7 @@ func newManifests(p Paths, cfg *rest.Config, hc *http.Client, log *slog.Logger) 
 		return nil, fmt.Errorf("make client of manifests: %w", err)
 	}
 	return manifests.New(manifests.Config{Dir: p.Manifests(), StatusFile: p.ManifestsStatus(), Client: client, Discovery: disc,
-		Tooling: "skiff/v" + version.Skiff, Logger: log})
+		Tooling: "skiff/" + version.Skiff, Logger: log})
 }
 
 // newRemoteManifests applies them through the API server that others run.
