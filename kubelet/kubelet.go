@@ -59,6 +59,9 @@ type Config struct {
 
 	// RuntimeEndpoint is the CRI socket (unix:///…); ImageEndpoint defaults to it.
 	RuntimeEndpoint, ImageEndpoint string
+	// Owner marks this kubelet's pods on a runtime that others use too; empty: pods without
+	// a mark are this kubelet's.
+	Owner string
 
 	RootDir          string // /var/lib/kubelet
 	PodLogsDir       string // /var/log/pods
@@ -89,7 +92,9 @@ type Config struct {
 	// Capacity overrides what is found, for a node that is a share of a machine;
 	// Reserved is taken off it.
 	Capacity, Reserved corev1.ResourceList
-	Version            string // v1.37.2
+	// Share is how many nodes the machine is divided among, which may change; nil: it is this one's alone.
+	Share   func() int64
+	Version string // v1.37.2
 
 	// Recorder of events; nil: one that writes to the API.
 	Recorder record.EventRecorder
@@ -162,7 +167,7 @@ func New(cfg Config) (*Kubelet, error) {
 	}
 	k := &Kubelet{cfg: cfg, log: cfg.Logger}
 	var err error
-	if k.cri, err = cri.New(cri.Config{RuntimeEndpoint: cfg.RuntimeEndpoint, ImageEndpoint: cfg.ImageEndpoint, TerminationMessage: pods.ReadTerminationMessage}); err != nil {
+	if k.cri, err = cri.New(cri.Config{RuntimeEndpoint: cfg.RuntimeEndpoint, ImageEndpoint: cfg.ImageEndpoint, Owner: cfg.Owner, TerminationMessage: pods.ReadTerminationMessage}); err != nil {
 		return nil, err
 	}
 	var groups *cgroup.Tree
@@ -191,7 +196,7 @@ func New(cfg Config) (*Kubelet, error) {
 	}
 	if k.node, err = node.New(node.Config{
 		Name: cfg.NodeName, Hostname: cfg.HostnameOverride, Client: cfg.Client, HeartbeatClient: cfg.HeartbeatClient, CRI: k.cri, IPs: cfg.NodeIPs,
-		Labels: cfg.Labels, Taints: cfg.Taints, Unschedulable: cfg.Unschedulable, ProviderID: cfg.ProviderID, Capacity: cfg.Capacity, Reserved: cfg.Reserved,
+		Labels: cfg.Labels, Taints: cfg.Taints, Unschedulable: cfg.Unschedulable, ProviderID: cfg.ProviderID, Capacity: cfg.Capacity, Reserved: cfg.Reserved, Share: cfg.Share,
 		MaxPods: cfg.MaxPods, Port: int32(port), RootDir: cfg.RootDir, Version: cfg.Version, Recorder: k.recorder, Logger: cfg.Logger,
 		Pressure: func() node.Pressure { return k.eviction.Pressure() },
 		Changed:  func() { k.pods.WakeAll() },

@@ -26,6 +26,9 @@ type Config struct {
 	// RuntimeEndpoint is unix:///path or a plain path; ImageEndpoint defaults to it.
 	RuntimeEndpoint string
 	ImageEndpoint   string
+	// Owner marks what this kubelet makes, where several share a runtime: what bears another
+	// mark, or none, is not seen. Empty: what bears none is this kubelet's, as upstream.
+	Owner string
 	// TerminationMessage reads what a finished container left behind as its message.
 	// It is called once per finished container; nil leaves the runtime's own message.
 	TerminationMessage func(*runtimeapi.ContainerStatus) string

@@ -2,6 +2,7 @@ package cri
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
@@ -43,21 +44,25 @@ func (c *Client) Watch(ctx context.Context, connected func(), changed func(types
 		if err != nil {
 			return fmt.Errorf("watch container events: %w", err)
 		}
-		if uid := eventUID(ev); uid != "" {
+		if uid := c.eventUID(ev); uid != "" {
 			changed(uid)
 		}
 	}
 }
 
-func eventUID(ev *runtimeapi.ContainerEventResponse) types.UID {
+// eventUID is the pod that an event is about; empty: none of this kubelet's.
+func (c *Client) eventUID(ev *runtimeapi.ContainerEventResponse) types.UID {
 	if s := ev.PodSandboxStatus; s != nil {
+		if s.Labels[OwnerLabel] != c.cfg.Owner {
+			return ""
+		}
 		if uid := s.GetMetadata().GetUid(); uid != "" {
 			return types.UID(uid)
 		}
 		return types.UID(s.Labels[PodUIDLabel])
 	}
 	for _, cs := range ev.ContainersStatuses {
-		if uid := cs.Labels[PodUIDLabel]; uid != "" {
+		if uid := cs.Labels[PodUIDLabel]; uid != "" && c.Owns(cs.Labels) {
 			return types.UID(uid)
 		}
 	}
@@ -137,4 +142,22 @@ func (c *Client) systemdCgroups(ctx context.Context) (bool, error) {
 	}
 	c.driver.Store(d)
 	return d == driverSystemd, nil
+}
+
+// SandboxImage is the image that the runtime itself needs for sandboxes; empty if it does
+// not tell (by the verbose form of its status, as containerd does).
+func (c *Client) SandboxImage(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	resp, err := c.Runtime.Status(ctx, &runtimeapi.StatusRequest{Verbose: true})
+	if err != nil {
+		return ""
+	}
+	var config struct {
+		SandboxImage string `json:"sandboxImage"`
+	}
+	if json.Unmarshal([]byte(resp.Info["config"]), &config) != nil {
+		return ""
+	}
+	return config.SandboxImage
 }

@@ -19,6 +19,9 @@ const (
 	PodUIDLabel        = kubelettypes.KubernetesPodUIDLabel
 	ContainerNameLabel = kubelettypes.KubernetesContainerNameLabel
 
+	// OwnerLabel tells kubelets that share a runtime apart.
+	OwnerLabel = "skiff.dev/owner"
+
 	hashAnnotation                     = "io.kubernetes.container.hash"
 	restartCountAnnotation             = "io.kubernetes.container.restartCount"
 	terminationMessagePathAnnotation   = "io.kubernetes.container.terminationMessagePath"
@@ -38,7 +41,21 @@ func PodLabels(pod *corev1.Pod) map[string]string {
 	out[PodNameLabel] = pod.Name
 	out[PodNamespaceLabel] = pod.Namespace
 	out[PodUIDLabel] = string(pod.UID)
+	delete(out, OwnerLabel) // not for users to say
 	return out
+}
+
+// Own marks the labels of a sandbox or container as this kubelet's.
+func (c *Client) Own(labels map[string]string) {
+	if c.cfg.Owner != "" {
+		labels[OwnerLabel] = c.cfg.Owner
+	}
+}
+
+// Owns tells whether labels are those of something that this kubelet made, or one that
+// it takes over from.
+func (c *Client) Owns(labels map[string]string) bool {
+	return labels[PodUIDLabel] != "" && labels[OwnerLabel] == c.cfg.Owner
 }
 
 // ContainerLabels identify a container of a pod.

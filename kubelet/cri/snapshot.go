@@ -151,10 +151,10 @@ func (c *Client) list(ctx context.Context, selector map[string]string) (map[type
 	}
 	pods := map[types.UID]*Pod{}
 	pod := func(labels map[string]string) *Pod {
-		uid := types.UID(labels[PodUIDLabel])
-		if uid == "" {
-			return nil // not made by a kubelet
+		if !c.Owns(labels) {
+			return nil // not made by this kubelet
 		}
+		uid := types.UID(labels[PodUIDLabel])
 		p := pods[uid]
 		if p == nil {
 			p = &Pod{UID: uid, Name: labels[PodNameLabel], Namespace: labels[PodNamespaceLabel]}

@@ -107,6 +107,10 @@ func (g *Collector) collect(ctx context.Context, want uint64, now time.Time) (ui
 			inUse[n] = true
 		}
 	}
+	// Runtimes before containerd 1.7 do not pin it, and cannot start a pod without it.
+	if img := g.cri.SandboxImage(ctx); img != "" {
+		inUse[img] = true
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	present := map[string]bool{}

@@ -132,6 +132,7 @@ func (s *starter) run(ctx context.Context, c *corev1.Container, last *cri.Contai
 	if err != nil {
 		return fail("CreateContainerConfigError", err)
 	}
+	m.cfg.CRI.Own(cfg.Labels)
 	if err := makeDir(filepath.Join(s.cfg.LogDirectory, c.Name)); err != nil {
 		return fail("CreateContainerConfigError", err)
 	}

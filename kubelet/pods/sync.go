@@ -193,6 +193,7 @@ func (w *worker) execute(ctx context.Context, pod *corev1.Pod, rt *cri.Pod, a ac
 		w.m.podEvent(pod, corev1.EventTypeWarning, "FailedCreatePodSandBox", fmt.Sprintf("Failed to create pod sandbox: %v", err))
 		return true, err
 	}
+	w.m.cfg.CRI.Own(cfg.Labels)
 	id, ips := a.SandboxID, rt.IPs()
 	if a.CreateSandbox {
 		for _, msg := range warnings {
