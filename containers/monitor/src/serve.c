@@ -12,9 +12,17 @@ static struct client {
 	int fd; /* -1: free */
 	bool attached, status, input;
 	int64_t stalled_since;
-	size_t pending; /* bytes of packet[] that the client has not taken yet */
-	char packet[1 + CHUNK];
+	size_t pending; /* bytes of its packet that the client has not taken yet */
 } clients[MAX_CLIENTS];
+
+/* Apart from the clients: only what a client leaves pending takes memory. There is a monitor
+ * for every container. */
+static char packets[MAX_CLIENTS][1 + CHUNK];
+
+static char *packet_of(const struct client *c)
+{
+	return packets[c - clients];
+}
 
 /* The directory is the working directory: a socket path holds only 107 bytes. */
 int serve_open(void)
@@ -91,8 +99,8 @@ static void send_packet(struct client *c, uint8_t type, const char *data, size_t
 	if (sendmsg(c->fd, &m, MSG_NOSIGNAL) >= 0)
 		return;
 	if (errno == EAGAIN || errno == ENOBUFS || errno == EINTR) {
-		c->packet[0] = (char)type;
-		memcpy(c->packet + 1, data, n);
+		packet_of(c)[0] = (char)type;
+		memcpy(packet_of(c) + 1, data, n);
 		c->pending = n + 1;
 		c->stalled_since = now_ms();
 		return;
@@ -232,7 +240,7 @@ void serve_ready(const struct pollfd *p, size_t n)
 		if (c->fd < 0 || c->fd != p[i].fd || !p[i].revents)
 			continue;
 		if (c->pending && (p[i].revents & POLLOUT)) {
-			if (send(c->fd, c->packet, c->pending, MSG_NOSIGNAL) >= 0)
+			if (send(c->fd, packet_of(c), c->pending, MSG_NOSIGNAL) >= 0)
 				c->pending = 0;
 			else if (errno != EAGAIN && errno != ENOBUFS)
 				drop(c);
