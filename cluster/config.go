@@ -37,17 +37,21 @@ type Config struct {
 	// CreatedBy is the skiff version that made the data directory.
 	CreatedBy string `json:"createdBy"`
 
-	NodeName    string       `json:"nodeName"`
-	NodeIP      netip.Addr   `json:"nodeIP"`
-	APIPort     uint16       `json:"apiPort"`
-	KubeletPort uint16       `json:"kubeletPort"`
-	PodCIDR     netip.Prefix `json:"podCIDR"`
-	ServiceCIDR netip.Prefix `json:"serviceCIDR"`
-	Domain      string       `json:"domain"`
+	NodeName string `json:"nodeName"`
+	// NodeIPs, PodCIDRs and ServiceCIDRs are one, or one of each family in the same order;
+	// the first is of the primary family. See configFile for how they are written.
+	NodeIPs      []netip.Addr   `json:"nodeIPs"`
+	APIPort      uint16         `json:"apiPort"`
+	KubeletPort  uint16         `json:"kubeletPort"`
+	PodCIDRs     []netip.Prefix `json:"podCIDRs"`
+	ServiceCIDRs []netip.Prefix `json:"serviceCIDRs"`
+	Domain       string         `json:"domain"`
 	// PodNetwork is how pods are connected.
 	PodNetwork PodNetworkConfig `json:"podNetwork,omitzero"`
 	// Bridge is the name of the pod network's bridge.
 	Bridge string `json:"bridge"`
+	// RuntimeEndpoint is the CRI socket of a runtime that others run; empty: the built-in one.
+	RuntimeEndpoint string `json:"runtimeEndpoint,omitempty"`
 	// PlainHTTPRegistries are registry hosts to pull from without TLS.
 	PlainHTTPRegistries []string `json:"plainHTTPRegistries,omitempty"`
 	// Without are components that others run.
@@ -147,29 +151,37 @@ func Load(dir string) (*Config, error) {
 // LoadOrCreate reads the configuration of dir, or makes a new cluster's in an empty or
 // missing directory.
 func LoadOrCreate(name, dir string) (*Config, error) {
-	c, err := Load(dir)
+	c, fresh, err := loadOrNew(name, dir)
+	if err != nil || !fresh {
+		return c, err
+	}
+	return c, c.save(dir)
+}
+
+// loadOrNew reads the configuration of dir, or makes a new cluster's for an empty or
+// missing directory, which is not written yet.
+func loadOrNew(name, dir string) (c *Config, fresh bool, err error) {
+	c, err = Load(dir)
 	if err == nil {
 		if c.Name != name {
-			return nil, fmt.Errorf("--data-dir %s belongs to cluster %q, not %q; use --name %s or another --data-dir", dir, c.Name, name, c.Name)
+			return nil, false, fmt.Errorf("--data-dir %s belongs to cluster %q, not %q; use --name %s or another --data-dir", dir, c.Name, name, c.Name)
 		}
-		return c, nil
+		return c, false, nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
+		return nil, false, err
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("--data-dir: %w", err)
+		return nil, false, fmt.Errorf("--data-dir: %w", err)
 	}
 	for _, e := range entries {
 		if e.Name() != "log" && e.Name() != "lost+found" && e.Name() != "run" {
-			return nil, fmt.Errorf("--data-dir %s holds %q but no cluster.json: not a skiff data directory; use an empty or new one", dir, e.Name())
+			return nil, false, fmt.Errorf("--data-dir %s holds %q but no cluster.json: not a skiff data directory; use an empty or new one", dir, e.Name())
 		}
 	}
-	if c, err = newConfig(name); err != nil {
-		return nil, err
-	}
-	return c, c.save(dir)
+	c, err = newConfig(name)
+	return c, true, err
 }
 
 func newConfig(name string) (*Config, error) {
@@ -187,11 +199,11 @@ func newConfig(name string) (*Config, error) {
 	}
 	return &Config{
 		Format: dataFormat, Name: name, ID: id, CreatedBy: version.Skiff,
-		NodeName: node, NodeIP: ip, APIPort: defaultAPIPort, KubeletPort: defaultKubeletPort,
-		PodCIDR:     netip.MustParsePrefix("10.244.0.0/16"),
-		ServiceCIDR: netip.MustParsePrefix("10.96.0.0/16"),
-		Domain:      "cluster.local",
-		Bridge:      "sk" + id[:4],
+		NodeName: node, NodeIPs: []netip.Addr{ip}, APIPort: defaultAPIPort, KubeletPort: defaultKubeletPort,
+		PodCIDRs:     []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")},
+		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")},
+		Domain:       "cluster.local",
+		Bridge:       "sk" + id[:4],
 	}, nil
 }
 
@@ -217,15 +229,25 @@ func randomID() (string, error) {
 	return hex.EncodeToString(raw), nil
 }
 
-// followAddress takes another address when the host has lost the one that the cluster knows
+// followAddress takes another address when the host has lost one that the cluster knows
 // (DHCP, a moved disk); certificates and endpoints follow at the next start.
 func (c *Config) followAddress(dir string) error {
-	has, err := netlink.HasAddress(c.NodeIP)
-	if err != nil || has {
-		return err
+	changed := false
+	for i, ip := range c.NodeIPs {
+		has, err := netlink.HasAddress(ip)
+		if err != nil {
+			return err
+		}
+		if has {
+			continue
+		}
+		if c.NodeIPs[i], err = netlink.DefaultAddressOf(ip.Is6()); err != nil {
+			return fmt.Errorf("find this host's address: %w", err)
+		}
+		changed = true
 	}
-	if c.NodeIP, err = netlink.DefaultAddress(); err != nil {
-		return fmt.Errorf("find this host's address: %w", err)
+	if !changed {
+		return nil
 	}
 	return c.save(dir)
 }
@@ -241,9 +263,20 @@ func (c *Config) save(dir string) error {
 	return writeDurably((Paths{dir}).Config(), append(text, '\n'), 0o600)
 }
 
-// ServiceIP is the n-th address of the service CIDR: 1 is the API server's, 10 DNS's.
-func (c *Config) ServiceIP(n int) netip.Addr {
-	a := c.ServiceCIDR.Masked().Addr()
+// ServiceIP is the n-th address of the primary service CIDR: 1 is the API server's, 10 DNS's.
+func (c *Config) ServiceIP(n int) netip.Addr { return nthAddress(c.ServiceCIDRs[0], n) }
+
+// serviceIPs are the n-th addresses of all service CIDRs.
+func (c *Config) serviceIPs(n int) []netip.Addr {
+	var out []netip.Addr
+	for _, p := range c.ServiceCIDRs {
+		out = append(out, nthAddress(p, n))
+	}
+	return out
+}
+
+func nthAddress(p netip.Prefix, n int) netip.Addr {
+	a := p.Masked().Addr()
 	for range n {
 		a = a.Next()
 	}

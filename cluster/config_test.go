@@ -41,19 +41,19 @@ func TestAddressThatIsGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kept := c.NodeIP
-	if err := c.followAddress(dir); err != nil || c.NodeIP != kept {
-		t.Fatalf("%s became %s, %v", kept, c.NodeIP, err)
+	kept := c.NodeIPs[0]
+	if err := c.followAddress(dir); err != nil || c.NodeIPs[0] != kept {
+		t.Fatalf("%s became %s, %v", kept, c.NodeIPs[0], err)
 	}
-	c.NodeIP = netip.MustParseAddr("203.0.113.77")
+	c.NodeIPs[0] = netip.MustParseAddr("203.0.113.77")
 	if err := c.followAddress(dir); err != nil {
 		t.Fatal(err)
 	}
 	want, err := netlink.DefaultAddress()
-	if err != nil || c.NodeIP != want {
-		t.Fatalf("took %s, want %s (%v)", c.NodeIP, want, err)
+	if err != nil || c.NodeIPs[0] != want {
+		t.Fatalf("took %s, want %s (%v)", c.NodeIPs[0], want, err)
 	}
-	if again, err := Load(dir); err != nil || again.NodeIP != want {
+	if again, err := Load(dir); err != nil || again.NodeIPs[0] != want {
 		t.Errorf("saved %v, %v", again, err)
 	}
 }

@@ -102,7 +102,7 @@ func (c *Config) apiServerConfig(p Paths, creds *Credentials, log *slog.Logger) 
 		},
 		Anonymous: true, BootstrapTokens: true, ResourceMetrics: true, Policy: addons.Policy(),
 		TokenKey: creds.TokenKey, Issuer: "https://kubernetes.default.svc." + c.Domain,
-		ServiceCIDRs:     []netip.Prefix{c.ServiceCIDR},
+		ServiceCIDRs:     c.ServiceCIDRs,
 		Kubelets:         &tls.Config{Certificates: []tls.Certificate{kubelets}, RootCAs: ca, MinVersion: tls.VersionTLS12},
 		ExtensionServers: extensions, Audit: auditor, Profiling: true,
 		Logger: log,

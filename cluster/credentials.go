@@ -67,7 +67,7 @@ func EnsureCredentials(dir string, c *Config) (*Credentials, error) {
 		{&k.FrontProxyClient, k.FrontProxyCA, "front-proxy-client", pki.Leaf{CommonName: "front-proxy-client", Client: true}},
 		{&k.Admin, k.CA, "admin", pki.Leaf{CommonName: "kubernetes-admin", Organizations: []string{"system:masters"}, Client: true}},
 		{&k.Kubelet, k.CA, kubeletClientName, pki.Leaf{CommonName: "system:node:" + c.NodeName, Organizations: []string{"system:nodes"}, Client: true}},
-		{&k.KubeletServing, k.CA, kubeletServingName, pki.Leaf{CommonName: "system:node:" + c.NodeName, Organizations: []string{"system:nodes"}, Server: true, DNSNames: []string{c.NodeName}, IPs: []netip.Addr{c.NodeIP}}},
+		{&k.KubeletServing, k.CA, kubeletServingName, pki.Leaf{CommonName: "system:node:" + c.NodeName, Organizations: []string{"system:nodes"}, Server: true, DNSNames: []string{c.NodeName}, IPs: c.NodeIPs}},
 	} {
 		if *l.out, err = d.Leaf(l.ca, l.name, l.leaf); err != nil {
 			return nil, err
@@ -86,7 +86,7 @@ func (c *Config) advertise() netip.Addr {
 	if c.AdvertiseAddress.IsValid() {
 		return c.AdvertiseAddress
 	}
-	return c.NodeIP
+	return c.NodeIPs[0]
 }
 
 // PublicServer is the API server's URL as other machines use it.
@@ -97,7 +97,8 @@ func (c *Config) PublicServer() string {
 // servingNames are what the API server's certificate is for.
 func (c *Config) servingNames() (names []string, ips []netip.Addr) {
 	names = []string{"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc." + c.Domain, "localhost", c.NodeName}
-	ips = []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback(), c.NodeIP, c.ServiceIP(1)}
+	ips = []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()}
+	ips = append(append(ips, c.NodeIPs...), c.serviceIPs(1)...)
 	if a := c.advertise(); !slices.Contains(ips, a) {
 		ips = append(ips, a)
 	}

@@ -37,6 +37,16 @@ func Down(ctx context.Context, o DownOptions) error {
 	if os.Geteuid() != 0 {
 		return errors.New("taking a cluster away needs root")
 	}
+	if n.PartOf != "" {
+		return fmt.Errorf("%s is the further node %s of a cluster; take it away with skiff node rm %s", o.Dir, n.NodeName, n.NodeName)
+	}
+	c, err := Load(o.Dir)
+	if errors.Is(err, fs.ErrNotExist) { // a node that joined
+		c, err = &Config{ID: n.ClusterID}, nil
+	}
+	if err != nil {
+		return err
+	}
 	p := Paths{o.Dir}
 	s := newSteps(o.Progress)
 	var errs []error
@@ -44,6 +54,7 @@ func Down(ctx context.Context, o DownOptions) error {
 		name string
 		do   func() error
 	}{
+		{"further nodes ended", func() error { return c.endNodes(ctx, Paths{o.Dir}) }},
 		{"node process ended", func() error { return process.Stop(ctx, p.Lock(Node), 20*time.Second) }},
 		{"control plane ended", func() error { return process.Stop(ctx, p.Lock(ControlPlane), 20*time.Second) }},
 		{"containers ended", func() error { return purgeContainers(ctx, n, p) }},
@@ -57,14 +68,14 @@ func Down(ctx context.Context, o DownOptions) error {
 			if !o.Purge {
 				return nil
 			}
-			return removeData(p)
+			return errors.Join(removeData(p), forgetElsewhere(c.ID))
 		}},
 	} {
 		if err := step.do(); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", step.name, err))
 			continue
 		}
-		if step.name != "data removed" || o.Purge {
+		if (step.name != "data removed" || o.Purge) && (step.name != "further nodes ended" || len(c.Nodes) > 0) {
 			s.done(step.name)
 		}
 	}

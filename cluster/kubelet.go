@@ -23,14 +23,15 @@ func newKubelet(n *NodeConfig, p Paths, creds *NodeCredentials, log *slog.Logger
 	clients.AppendCertsFromPEM(creds.CA)
 	return kubelet.New(kubelet.Config{
 		NodeName: n.NodeName, Client: client, HeartbeatClient: heartbeat,
-		RuntimeEndpoint: n.runtimeEndpoint(p),
+		RuntimeEndpoint: n.runtimeEndpoint(p), Owner: n.owner(),
 		RootDir:         p.Kubelet(), PodLogsDir: p.PodLogs(), ContainerLogsDir: p.ContainerLogs(), ManifestDir: p.StaticPods(),
 		NodeIPs:        addressStrings(n.NodeIPs),
 		ListenAddr:     netip.AddrPortFrom(netip.IPv6Unspecified(), n.KubeletPort).String(),
 		GetCertificate: creds.GetCertificate,
 		ClientCA:       clients,
 		ClusterDNS:     addressStrings(n.DNS), ClusterDomain: n.Domain,
-		Labels: n.Labels, Taints: n.Taints, Capacity: n.Capacity,
+		Labels: n.Labels, Taints: n.Taints, Capacity: n.Capacity, Share: func() int64 { return machineShare(p) },
+		ResolvConf: n.resolvConf(),
 		CgroupRoot: n.CgroupRoot, Profiling: true, Logger: log,
 	})
 }

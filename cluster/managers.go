@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -117,8 +116,8 @@ func newOwnControllers(c *Config, creds *Credentials, s *apiServer, log *slog.Lo
 	return newControllers(ControllersConfig{
 		Config: controllers.Config{
 			Clients: base, As: as, Discovery: base.Kubernetes.Discovery(),
-			ClusterCIDRs: []netip.Prefix{c.PodCIDR}, RootCA: creds.CA.Cert,
-			ClientCA: signer, ServingCA: signer,
+			ClusterCIDRs: c.PodCIDRs, RootCA: creds.CA.Cert,
+			ClientCA: signer, ServingCA: signer, SigningDuration: c.SigningDuration.Duration,
 			Logger: log,
 		},
 		Election: c.election(ControllerManager),
@@ -171,7 +170,7 @@ func newRemoteAddons(c *Config, p Paths, creds *Credentials, log *slog.Logger) (
 }
 
 func newAddons(c *Config, creds *Credentials, client kubernetes.Interface, shared informers.SharedInformerFactory, log *slog.Logger) (component.Component, error) {
-	dns, err := addons.NewDNS(addons.DNSConfig{Client: client, Informers: shared, ServiceIP: c.ServiceIP(dnsServiceIndex), Logger: log})
+	dns, err := addons.NewDNS(addons.DNSConfig{Client: client, Informers: shared, ServiceIPs: c.serviceIPs(dnsServiceIndex), Logger: log})
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -96,11 +97,7 @@ func newPodNode(n *NodeConfig, p Paths, creds *NodeCredentials, client kubernete
 	if err != nil {
 		return nil, err
 	}
-	cri, err := containers.New(n.runtimeConfig(p, sandboxes, log.With("component", "containers")))
-	if err != nil {
-		return nil, err
-	}
-	upstreams, err := upstreamResolvers("/etc/resolv.conf")
+	upstreams, err := upstreamResolvers(n.resolvConf())
 	if err != nil {
 		return nil, err
 	}
@@ -116,18 +113,27 @@ func newPodNode(n *NodeConfig, p Paths, creds *NodeCredentials, client kubernete
 	if err != nil {
 		return nil, err
 	}
-	// A kubelet that finds no runtime reports its node NotReady, and the node lifecycle
-	// controller then takes Ready from pods that never stopped running.
-	group.Add(component.Member{Name: "containers", Component: cri, Ready: func(ctx context.Context) error { return waitSocket(ctx, p.CRISocket()) }})
+	var members []component.Member
+	if n.RuntimeEndpoint != "" {
+		members = append(members, component.Member{Name: "CNI configuration", Component: n.runtimeCNI(p, sandboxes.bridge, log.With("component", "network"))})
+	} else {
+		cri, err := containers.New(n.runtimeConfig(p, sandboxes, log.With("component", "containers")))
+		if err != nil {
+			return nil, err
+		}
+		// A kubelet that finds no runtime reports its node NotReady, and the node lifecycle
+		// controller then takes Ready from pods that never stopped running.
+		group.Add(component.Member{Name: "containers", Component: cri, Ready: func(ctx context.Context) error { return waitSocket(ctx, p.CRISocket()) }})
+	}
 	volumes, err := newLocalPath(n, p, client, log)
 	if err != nil {
 		return nil, err
 	}
-	return []component.Member{
-		{Name: "local-path", Component: volumes},
-		{Name: "network", Component: network},
-		{Name: "kubelet", Component: kubelet},
-	}, nil
+	return append(members,
+		component.Member{Name: "local-path", Component: volumes},
+		component.Member{Name: "network", Component: network},
+		component.Member{Name: "kubelet", Component: kubelet},
+	), nil
 }
 
 // waitSocket returns once something serves a unix socket.
@@ -171,10 +177,17 @@ func newClient(server string, identity rest.TLSClientConfig, dial func(context.C
 
 // purgeContainers ends all containers from what is on disk.
 func purgeContainers(ctx context.Context, n *NodeConfig, p Paths) error {
+	if n.PartOf != "" {
+		// Links and rules go with the network namespace.
+		return containers.Down(ctx, n.runtimeConfig(p, namespaceGone{}, slog.New(slog.DiscardHandler)))
+	}
 	quiet := slog.New(slog.DiscardHandler)
 	sandboxes, err := newSandboxNetwork(n, p, quiet)
 	if err != nil {
 		return err
+	}
+	if n.RuntimeEndpoint != "" {
+		return errors.Join(n.removePods(ctx), n.runtimeCNI(p, sandboxes.bridge, quiet).remove())
 	}
 	return containers.Down(ctx, n.runtimeConfig(p, sandboxes, quiet))
 }

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/util/connrotation"
+	"k8s.io/utils/clock"
 
 	"github.com/skiff-k8s/skiff/cluster/pki"
 	"github.com/skiff-k8s/skiff/component"
@@ -74,18 +75,20 @@ type NodeCredentials struct {
 	client, serving certificates.Store
 	// conns are those to the API server, which are made anew with a new certificate.
 	conns *connrotation.Dialer
+	// clock says when that is; nil: the real one.
+	clock clock.WithTicker
 }
 
 // node is the first node of the cluster.
 func (c *Config) node() *NodeConfig {
 	return &NodeConfig{
-		ClusterID: c.ID, NodeName: c.NodeName, NodeIPs: []netip.Addr{c.NodeIP},
+		ClusterID: c.ID, NodeName: c.NodeName, NodeIPs: c.NodeIPs,
 		Server: c.Server(), KubeletPort: c.KubeletPort,
-		PodCIDRs: []netip.Prefix{c.PodCIDR}, ServiceCIDRs: []netip.Prefix{c.ServiceCIDR},
+		PodCIDRs: c.PodCIDRs, ServiceCIDRs: c.ServiceCIDRs,
 		DNS: []netip.Addr{c.ServiceIP(dnsServiceIndex)}, Domain: c.Domain,
 		Bridge: c.Bridge, CgroupRoot: "/skiff-" + c.ID[:8],
-		PlainHTTPRegistries: c.PlainHTTPRegistries, Without: c.Without, PodNetwork: c.PodNetwork,
-		Labels: c.Labels, Taints: c.Taints,
+		RuntimeEndpoint: c.RuntimeEndpoint, PlainHTTPRegistries: c.PlainHTTPRegistries, Without: c.Without, PodNetwork: c.PodNetwork,
+		Labels: ownLabels(c.Labels), Taints: c.Taints,
 	}
 }
 
@@ -110,6 +113,9 @@ func newConnections() *connrotation.Dialer {
 	return connrotation.NewDialer((&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext)
 }
 
+// filesRead is after how long client-go is sure to read a certificate's files again.
+const filesRead = 2 * time.Second
+
 // renewal keeps the node's certificates good while it runs; the kubelet serves with the newest.
 func (k *NodeCredentials) renewal(n *NodeConfig, client kubernetes.Interface, log *slog.Logger) ([]component.Member, error) {
 	subject := nodeSubject(n.NodeName)
@@ -120,14 +126,14 @@ func (k *NodeCredentials) renewal(n *NodeConfig, client kubernetes.Interface, lo
 	}
 	identity, err := certificates.New(certificates.Config{
 		Client: client, Store: k.client, Signer: certificatesv1.KubeAPIServerClientKubeletSignerName, Purpose: certificatesv1.UsageClientAuth,
-		Request: func() *x509.CertificateRequest { return own }, Renewed: k.conns.CloseAll, Logger: log,
+		Request: func() *x509.CertificateRequest { return own }, Renewed: k.conns.CloseAll, Settle: filesRead, Clock: k.clock, Logger: log,
 	})
 	if err != nil {
 		return nil, err
 	}
 	serving, err := certificates.New(certificates.Config{
 		Client: client, Store: k.serving, Signer: certificatesv1.KubeletServingSignerName, Purpose: certificatesv1.UsageServerAuth,
-		Request: func() *x509.CertificateRequest { return server }, Logger: log,
+		Request: func() *x509.CertificateRequest { return server }, Clock: k.clock, Logger: log,
 	})
 	if err != nil {
 		return nil, err

@@ -26,7 +26,12 @@ type Reach struct {
 	Advertise netip.Addr
 	// TLSSANs are further names and addresses in its certificate.
 	TLSSANs []string
+	// SigningDuration is how long certificates of the cluster's signers last.
+	SigningDuration time.Duration
 }
+
+// minSigning is the shortest life of certificates that nodes can live with.
+const minSigning = 10 * time.Minute
 
 // take makes it the cluster's.
 func (c *Config) take(r Reach, p Paths) error {
@@ -58,13 +63,19 @@ func (c *Config) take(r Reach, p Paths) error {
 	if r.TLSSANs != nil {
 		c.TLSSANs = r.TLSSANs
 	}
-	if before.NodeName == c.NodeName && slices.Equal(before.node().NodeIPs, c.node().NodeIPs) && before.AdvertiseAddress == c.AdvertiseAddress && slices.Equal(before.TLSSANs, c.TLSSANs) {
+	if r.SigningDuration != 0 {
+		if r.SigningDuration < minSigning {
+			return fmt.Errorf("--cluster-signing-duration=%s is too short for nodes to renew in time; give at least %s", r.SigningDuration, minSigning)
+		}
+		c.SigningDuration.Duration = r.SigningDuration
+	}
+	if before.SigningDuration == c.SigningDuration && before.NodeName == c.NodeName && slices.Equal(before.node().NodeIPs, c.node().NodeIPs) && before.AdvertiseAddress == c.AdvertiseAddress && slices.Equal(before.TLSSANs, c.TLSSANs) {
 		return nil
 	}
 	return c.save(p.Dir)
 }
 
-func (c *Config) setNodeIPs(ips []netip.Addr) { c.NodeIP = ips[0] }
+func (c *Config) setNodeIPs(ips []netip.Addr) { c.NodeIPs = ips }
 
 // Token makes a bootstrap token of the cluster that is up.
 func (r *Running) Token(ctx context.Context, ttl time.Duration, description string) (Token, error) {

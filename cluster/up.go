@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,6 +40,10 @@ type UpOptions struct {
 	Etcd *ExternalEtcd
 	// Reach says how other machines reach the cluster.
 	Reach Reach
+	// Wanted is what a new cluster must have.
+	Wanted Wanted
+	// Nodes is how many nodes the cluster has on this host, the first one included; 0: as many as it has.
+	Nodes int
 	// Progress gets a line for each step.
 	Progress io.Writer
 	// Timeout for everything; 0: two minutes.
@@ -66,72 +71,113 @@ func Up(ctx context.Context, o UpOptions) (*Running, error) {
 	defer cancel()
 	p := Paths{o.Dir}
 	s := newSteps(o.Progress)
-	c, err := prepare(p, o, s)
+	c, release, err := prepare(p, o, s)
 	if err != nil {
 		return nil, err
 	}
+	defer release()
 	r := &Running{Config: c, Paths: p, opts: o, steps: s}
-	cp, err := r.ensure(ControlPlane)
-	if err != nil {
-		return nil, err
+	for _, role := range []Role{ControlPlane, Node} {
+		child, err := r.ensure(r.role(role))
+		if err != nil {
+			return nil, err
+		}
+		var stop context.CancelFunc
+		ctx, stop = r.tend(ctx, r.role(role), child)
+		defer stop()
 	}
-	node, err := r.ensure(Node)
-	if err != nil {
-		return nil, err
-	}
-	ctx, stop := r.tend(ctx, ControlPlane, cp)
-	defer stop()
-	ctx, stop = r.tend(ctx, Node, node)
-	defer stop()
+	further := func(context.Context, *Config, Paths) error { return nil }
 	for _, step := range []struct {
 		name string
 		wait func(context.Context, *Config, Paths) error
 	}{
 		{"API server ready", waitAPI},
+		{"", func(context.Context, *Config, Paths) error {
+			var stop context.CancelFunc
+			var err error
+			ctx, stop, err = r.startNodes(ctx)
+			further = func(ctx context.Context, _ *Config, _ Paths) error { defer stop(); return r.waitNodes(ctx) }
+			return err
+		}},
 		{"node ready", waitNode},
 		{"cluster DNS answers", waitDNS},
+		{"further nodes ready", func(ctx context.Context, c *Config, p Paths) error { return further(ctx, c, p) }},
 	} {
 		if err := step.wait(ctx, c, p); err != nil {
 			if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
 				err = cause
 			}
+			if step.name == "" {
+				return nil, err
+			}
 			return nil, fmt.Errorf("%s: %w (logs: %s)", step.name, err, p.Logs())
 		}
-		s.done(step.name)
+		if step.name != "" && (step.name != "further nodes ready" || len(c.Nodes) > 0) {
+			s.done(step.name)
+		}
 	}
 	return r, nil
 }
 
-// prepare checks the host and makes configuration and credentials.
-func prepare(p Paths, o UpOptions, s *steps) (*Config, error) {
+// prepare checks the host and holds the cluster's configuration, which it makes with what it needs.
+func prepare(p Paths, o UpOptions, s *steps) (*Config, func(), error) {
 	if err := checkWithout(o.Without); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	running, err := anyRunning(p)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	c, fresh, err := loadOrNew(o.Name, o.Dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	if o.Without != nil {
+		c.Without = o.Without
+	}
+	taken, err := c.settle(o, fresh, running)
+	if err != nil {
+		return nil, nil, err
 	}
 	if !running {
-		host := check.Config{DataDir: o.Dir, Ports: Ports(o.Dir)}
-		if o.Without != nil {
-			host.Ports = (&Config{APIPort: defaultAPIPort, KubeletPort: defaultKubeletPort, Without: o.Without}).ports()
-		}
-		if err := check.Problems(check.Host(host)); err != nil {
-			return nil, err
+		if err := check.Problems(check.Host(check.Config{DataDir: o.Dir, Ports: c.ports()})); err != nil {
+			return nil, nil, err
 		}
 		s.done("host checked")
 	}
-	c, err := LoadOrCreate(o.Name, o.Dir)
+	release, err := changing(p)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	if err := c.update(p, o, running, taken); err != nil {
+		release()
+		return nil, nil, err
+	}
+	s.done("certificates and kubeconfig")
+	return c, release, nil
+}
+
+// update brings configuration, credentials and directories to what is asked for.
+func (c *Config) update(p Paths, o UpOptions, running bool, taken []claim) error {
+	if now, err := Load(o.Dir); err == nil {
+		c.Nodes, c.NodeSubnets = now.Nodes, now.NodeSubnets // as whoever held the lock left them
 	}
 	if !running {
 		if err := c.followAddress(o.Dir); err != nil {
-			return nil, err
+			return err
 		}
 		if err := c.take(o.Reach, p); err != nil {
-			return nil, err
+			return err
 		}
+	}
+	if err := c.settleNodes(p, o.Nodes, taken); err != nil {
+		return err
+	}
+	if err := c.save(o.Dir); err != nil {
+		return err
+	}
+	if err := noteElsewhere(c, o.Dir); err != nil {
+		return err
 	}
 	changed := len(o.PlainHTTPRegistries) > 0
 	if changed {
@@ -139,33 +185,26 @@ func prepare(p Paths, o UpOptions, s *steps) (*Config, error) {
 	}
 	if o.Audit != (AuditConfig{}) {
 		if err := o.Audit.check(); err != nil {
-			return nil, err
+			return err
 		}
 		c.Audit, changed = o.Audit, true
 	}
 	if changed {
 		if err := c.save(o.Dir); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if changed, err := c.keepIn(o.Etcd, p.Etcd()); err != nil {
-		return nil, err
+		return err
 	} else if changed {
 		if err := c.save(o.Dir); err != nil {
-			return nil, err
-		}
-	}
-	if o.Without != nil {
-		c.Without = o.Without
-		if err := c.save(o.Dir); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	if _, err := EnsureCredentials(o.Dir, c); err != nil {
-		return nil, err
+		return err
 	}
-	s.done("certificates and kubeconfig")
-	return c, os.MkdirAll(p.Run(), 0o755)
+	return os.MkdirAll(p.Run(), 0o755)
 }
 
 func anyRunning(p Paths) (bool, error) {
@@ -178,37 +217,69 @@ func anyRunning(p Paths) (bool, error) {
 	return false, nil
 }
 
-// ensure starts a role unless it runs; nil: it ran already.
-func (r *Running) ensure(role Role) (*process.Child, error) {
-	pid, err := process.Running(r.Paths.Lock(role))
+// program is a process of the cluster.
+type program struct {
+	// name is what people are told.
+	name      string
+	lock, log string
+	argv      []string
+	place     process.Place
+	// before makes what the process needs; nil: nothing.
+	before func() error
+}
+
+func (r *Running) role(role Role) program {
+	return program{
+		name: "the " + string(role) + " process", lock: r.Paths.Lock(role), log: r.Paths.Log(role),
+		argv: []string{r.opts.Executable, string(role), "--data-dir", r.Paths.Dir},
+	}
+}
+
+// short is the name as a step.
+func (p program) short() string {
+	return strings.TrimSuffix(strings.TrimPrefix(p.name, "the "), " process")
+}
+
+// ensure starts a program unless it runs; nil: it ran already.
+func (r *Running) ensure(p program) (*process.Child, error) {
+	pid, err := process.Running(p.lock)
 	if err != nil {
 		return nil, err
 	}
 	if pid != 0 {
-		r.steps.done(fmt.Sprintf("%s runs already (pid %d)", role, pid))
+		r.steps.done(fmt.Sprintf("%s runs already (pid %d)", p.short(), pid))
 		return nil, nil
 	}
-	return r.launch(role)
+	return r.launch(p)
 }
 
-func (r *Running) launch(role Role) (*process.Child, error) {
-	child, err := process.Start([]string{r.opts.Executable, string(role), "--data-dir", r.Paths.Dir}, r.Paths.Log(role))
+func (r *Running) launch(p program) (*process.Child, error) {
+	child, err := p.start()
 	if err != nil {
 		return nil, err
 	}
-	r.steps.done(fmt.Sprintf("%s started (pid %d)", role, child.PID))
+	r.steps.done(fmt.Sprintf("%s started (pid %d)", p.short(), child.PID))
 	return child, nil
 }
 
-// tend ends the context with the reason when a child ends. A role that ran already may have been
+func (p program) start() (*process.Child, error) {
+	if p.before != nil {
+		if err := p.before(); err != nil {
+			return nil, fmt.Errorf("start %s: %w", p.name, err)
+		}
+	}
+	return p.place.Start(p.argv, p.log)
+}
+
+// tend ends the context with the reason when a child ends. A program that ran already may have been
 // killed a moment ago and only be on its way out: then it is started.
-func (r *Running) tend(ctx context.Context, role Role, child *process.Child) (context.Context, context.CancelFunc) {
+func (r *Running) tend(ctx context.Context, p program, child *process.Child) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		if child == nil {
-			if err := process.WaitFree(ctx, r.Paths.Lock(role)); err != nil {
+			if err := process.WaitFree(ctx, p.lock); err != nil {
 				cancel(err)
 				return
 			}
@@ -216,14 +287,14 @@ func (r *Running) tend(ctx context.Context, role Role, child *process.Child) (co
 				return
 			}
 			var err error
-			if child, err = r.launch(role); err != nil {
+			if child, err = r.launch(p); err != nil {
 				cancel(err)
 				return
 			}
 		}
 		select {
 		case <-child.Done:
-			cancel(fmt.Errorf("the %s process ended: %w", role, child.Failure()))
+			cancel(fmt.Errorf("%s ended: %w", p.name, child.Failure()))
 		case <-ctx.Done():
 		}
 	}()
@@ -241,14 +312,18 @@ func (r *Running) Supervise(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		for _, role := range []Role{ControlPlane, Node} {
-			if pid, err := process.Running(r.Paths.Lock(role)); err != nil {
+		programs, err := r.programs()
+		if err != nil {
+			return err
+		}
+		for _, p := range programs {
+			if pid, err := process.Running(p.lock); err != nil {
 				return err
 			} else if pid != 0 {
 				continue
 			}
-			fmt.Fprintf(r.opts.Progress, "the %s process ended; starting it again (log: %s)\n", role, r.Paths.Log(role))
-			if _, err := process.Start([]string{r.opts.Executable, string(role), "--data-dir", r.Paths.Dir}, r.Paths.Log(role)); err != nil {
+			fmt.Fprintf(r.opts.Progress, "%s ended; starting it again (log: %s)\n", p.name, p.log)
+			if _, err := p.start(); err != nil {
 				return err
 			}
 		}
@@ -308,17 +383,37 @@ func AdminConfig(p Paths) (*rest.Config, error) {
 	return cfg, nil
 }
 
-func waitNode(ctx context.Context, c *Config, p Paths) error {
-	cfg, err := AdminConfig(p)
+func waitNode(ctx context.Context, c *Config, p Paths) error { return waitReady(ctx, p, c.NodeName) }
+
+// waitReady returns once all these nodes are.
+func waitReady(ctx context.Context, p Paths, names ...string) error {
+	client, err := adminClient(p)
 	if err != nil {
 		return err
 	}
+	for _, name := range names {
+		if err := waitOneReady(ctx, client, name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func adminClient(p Paths) (kubernetes.Interface, error) {
+	cfg, err := AdminConfig(p)
+	if err != nil {
+		return nil, err
+	}
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
-		return fmt.Errorf("make client: %w", err)
+		return nil, fmt.Errorf("make client: %w", err)
 	}
-	reason := errors.New("the node is not registered")
-	opts := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", c.NodeName).String()}
+	return client, nil
+}
+
+func waitOneReady(ctx context.Context, client kubernetes.Interface, name string) error {
+	reason := fmt.Errorf("node %s is not registered", name)
+	opts := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
 	for {
 		w, err := client.CoreV1().Nodes().Watch(ctx, opts)
 		if err != nil {

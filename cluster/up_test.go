@@ -25,13 +25,13 @@ func TestTendStartsWhatJustEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	child, err := r.ensure(ControlPlane)
+	child, err := r.ensure(r.role(ControlPlane))
 	if err != nil || child != nil {
 		t.Fatalf("%v, %v, want nothing: it seems to run", child, err)
 	}
 	limit, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	ctx, stop := r.tend(limit, ControlPlane, child)
+	ctx, stop := r.tend(limit, r.role(ControlPlane), child)
 	defer stop()
 	if err := dying.Close(); err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func TestTendLeavesWhatRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lock.Close()
-	ctx, stop := r.tend(t.Context(), Node, nil)
+	ctx, stop := r.tend(t.Context(), r.role(Node), nil)
 	stop()
 	if cause := context.Cause(ctx); cause != context.Canceled {
 		t.Errorf("ended by %v", cause)

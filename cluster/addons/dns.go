@@ -39,8 +39,9 @@ const (
 type DNSConfig struct {
 	Client    kubernetes.Interface
 	Informers informers.SharedInformerFactory
-	// ServiceIP is the cluster IP that kubelets give to pods as their resolver.
-	ServiceIP netip.Addr
+	// ServiceIPs are the cluster IPs, one a family; kubelets give the first to pods as their
+	// resolver.
+	ServiceIPs []netip.Addr
 	Logger    *slog.Logger
 }
 
@@ -67,7 +68,8 @@ func NewDNS(cfg DNSConfig) (*DNS, error) {
 		AddFunc: func(any) { poke() }, DeleteFunc: func(any) { poke() },
 		UpdateFunc: func(old, new any) {
 			// Heartbeats change nothing here.
-			if o, n := endpointOf(old.(*corev1.Node)), endpointOf(new.(*corev1.Node)); !equality.Semantic.DeepEqual(o, n) {
+			o, n := old.(*corev1.Node), new.(*corev1.Node)
+			if !slices.Equal(o.Spec.PodCIDRs, n.Spec.PodCIDRs) || (o.DeletionTimestamp == nil) != (n.DeletionTimestamp == nil) {
 				poke()
 			}
 		},
@@ -121,7 +123,7 @@ func (d *DNS) sync(ctx context.Context) error {
 	}
 	svcs := d.cfg.Client.CoreV1().Services(metav1.NamespaceSystem)
 	if _, err := svcs.Get(ctx, dnsName, metav1.GetOptions{}); apierrors.IsNotFound(err) {
-		if _, err := svcs.Create(ctx, service(d.cfg.ServiceIP), metav1.CreateOptions{FieldManager: manager}); err != nil && !apierrors.IsAlreadyExists(err) {
+		if _, err := svcs.Create(ctx, service(d.cfg.ServiceIPs), metav1.CreateOptions{FieldManager: manager}); err != nil && !apierrors.IsAlreadyExists(err) {
 			return fmt.Errorf("create service %s: %w", dnsName, err)
 		}
 	} else if err != nil {
@@ -137,7 +139,7 @@ func (d *DNS) sync(ctx context.Context) error {
 	for i := range list.Items {
 		have[list.Items[i].Name] = &list.Items[i]
 	}
-	for _, want := range endpointSlices(nodes) {
+	for _, want := range endpointSlices(nodes, d.cfg.ServiceIPs) {
 		old := have[want.Name]
 		delete(have, want.Name)
 		switch {
@@ -160,7 +162,15 @@ func (d *DNS) sync(ctx context.Context) error {
 	return nil
 }
 
-func service(ip netip.Addr) *corev1.Service {
+func service(ips []netip.Addr) *corev1.Service {
+	policy := corev1.IPFamilyPolicySingleStack
+	if len(ips) > 1 {
+		policy = corev1.IPFamilyPolicyRequireDualStack
+	}
+	var texts []string
+	for _, ip := range ips {
+		texts = append(texts, ip.String())
+	}
 	port := func(name string, p corev1.Protocol) corev1.ServicePort {
 		return corev1.ServicePort{Name: name, Protocol: p, Port: dnsPort, TargetPort: intstr.FromInt32(dnsPort)}
 	}
@@ -170,7 +180,7 @@ func service(ip netip.Addr) *corev1.Service {
 		}},
 		// No selector: the servers run in node processes, not in pods.
 		Spec: corev1.ServiceSpec{
-			ClusterIP: ip.String(), Ports: []corev1.ServicePort{port("dns", corev1.ProtocolUDP), port("dns-tcp", corev1.ProtocolTCP)},
+			ClusterIP: texts[0], ClusterIPs: texts, IPFamilyPolicy: &policy, Ports: []corev1.ServicePort{port("dns", corev1.ProtocolUDP), port("dns-tcp", corev1.ProtocolTCP)},
 			TrafficDistribution: ptr.To(corev1.ServiceTrafficDistributionPreferSameNode),
 		},
 	}
@@ -179,35 +189,48 @@ func service(ip netip.Addr) *corev1.Service {
 // sliceSize is upstream's --max-endpoints-per-slice; more than a thousand are not even valid.
 const sliceSize = 100
 
-// endpointSlices hold the servers of all nodes in the order of their addresses: as pod CIDRs are
+// endpointSlices hold the servers of all nodes, for each family of the Service.
+func endpointSlices(nodes []*corev1.Node, service []netip.Addr) []*discoveryv1.EndpointSlice {
+	var out []*discoveryv1.EndpointSlice
+	for _, ip := range service {
+		if ip.Is6() {
+			out = append(out, slicesOf(nodes, dnsSliceName+"-ipv6", discoveryv1.AddressTypeIPv6)...)
+		} else {
+			out = append(out, slicesOf(nodes, dnsSliceName, discoveryv1.AddressTypeIPv4)...)
+		}
+	}
+	return out
+}
+
+// slicesOf are those of one family, in the order of the servers' addresses: as pod CIDRs are
 // given out upwards, a new node changes the last slice only. There is always one.
-func endpointSlices(nodes []*corev1.Node) []*discoveryv1.EndpointSlice {
+func slicesOf(nodes []*corev1.Node, name string, family discoveryv1.AddressType) []*discoveryv1.EndpointSlice {
 	var all []discoveryv1.Endpoint
 	for _, n := range nodes {
-		if e := endpointOf(n); e != nil {
+		if e := endpointOf(n, family); e != nil {
 			all = append(all, *e)
 		}
 	}
 	slices.SortFunc(all, func(a, b discoveryv1.Endpoint) int {
 		return netip.MustParseAddr(a.Addresses[0]).Compare(netip.MustParseAddr(b.Addresses[0]))
 	})
-	out := []*discoveryv1.EndpointSlice{endpointSlice(dnsSliceName, nil)}
+	out := []*discoveryv1.EndpointSlice{endpointSlice(name, family, nil)}
 	for part := range slices.Chunk(all, sliceSize) {
 		if out[0].Endpoints == nil {
 			out[0].Endpoints = part
 			continue
 		}
-		out = append(out, endpointSlice(fmt.Sprintf("%s-%d", dnsSliceName, len(out)), part))
+		out = append(out, endpointSlice(fmt.Sprintf("%s-%d", name, len(out)), family, part))
 	}
 	return out
 }
 
-func endpointSlice(name string, endpoints []discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
+func endpointSlice(name string, family discoveryv1.AddressType, endpoints []discoveryv1.Endpoint) *discoveryv1.EndpointSlice {
 	return &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: name, Labels: map[string]string{
 			discoveryv1.LabelServiceName: dnsName, discoveryv1.LabelManagedBy: manager,
 		}},
-		AddressType: discoveryv1.AddressTypeIPv4,
+		AddressType: family,
 		Ports: []discoveryv1.EndpointPort{
 			{Name: ptr.To("dns"), Protocol: ptr.To(corev1.ProtocolUDP), Port: ptr.To[int32](dnsPort)},
 			{Name: ptr.To("dns-tcp"), Protocol: ptr.To(corev1.ProtocolTCP), Port: ptr.To[int32](dnsPort)},
@@ -216,12 +239,12 @@ func endpointSlice(name string, endpoints []discoveryv1.Endpoint) *discoveryv1.E
 	}
 }
 
-// endpointOf is a node's DNS server; nil while the node has no IPv4 pod CIDR. A node that is
+// endpointOf is a node's DNS server; nil while the node has no pod CIDR of the family. A node that is
 // not ready stays in: its own pods still ask it.
-func endpointOf(n *corev1.Node) *discoveryv1.Endpoint {
+func endpointOf(n *corev1.Node, family discoveryv1.AddressType) *discoveryv1.Endpoint {
 	for _, c := range n.Spec.PodCIDRs {
 		p, err := netip.ParsePrefix(c)
-		if err != nil || !p.Addr().Is4() {
+		if err != nil || p.Addr().Is6() != (family == discoveryv1.AddressTypeIPv6) {
 			continue
 		}
 		ready := n.DeletionTimestamp == nil

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
@@ -22,7 +23,7 @@ func node(name string, cidrs ...string) *corev1.Node {
 func TestDNSFollowsNodes(t *testing.T) {
 	client := fake.NewClientset(node("a", "10.244.0.0/24"), node("new"), node("six", "fd00::/64"))
 	f := informers.NewSharedInformerFactory(client, 0)
-	d, err := NewDNS(DNSConfig{Client: client, Informers: f, ServiceIP: netip.MustParseAddr("10.96.0.10"), Logger: slog.New(slog.DiscardHandler)})
+	d, err := NewDNS(DNSConfig{Client: client, Informers: f, ServiceIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +92,8 @@ func TestManyNodesTakeManySlices(t *testing.T) {
 		}
 		return all
 	}
-	before, after := endpointSlices(nodes(1250)), endpointSlices(nodes(1251))
+	ips := []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:10:96::a")}
+	before, after := endpointSlices(nodes(1250), ips[:1]), endpointSlices(nodes(1251), ips[:1])
 	if len(before) != 13 || before[0].Name != "kube-dns" || before[12].Name != "kube-dns-12" {
 		t.Fatalf("%d slices", len(before))
 	}
@@ -108,13 +110,20 @@ func TestManyNodesTakeManySlices(t *testing.T) {
 	if total != 1251 || changed != 1 {
 		t.Errorf("%d endpoints, %d slices changed by one node more", total, changed)
 	}
-	if none := endpointSlices(nil); len(none) != 1 {
+	if none := endpointSlices(nil, ips[:1]); len(none) != 1 {
 		t.Errorf("without nodes: %d slices, want an empty one", len(none))
+	}
+	dual := node("dual", "10.244.1.0/24")
+	dual.Spec.PodCIDRs = append(dual.Spec.PodCIDRs, "fd00:244:0:1::/64")
+	both := endpointSlices([]*corev1.Node{dual}, ips)
+	if len(both) != 2 || both[0].AddressType != discoveryv1.AddressTypeIPv4 || both[1].AddressType != discoveryv1.AddressTypeIPv6 ||
+		both[0].Endpoints[0].Addresses[0] != "10.244.1.1" || both[1].Endpoints[0].Addresses[0] != "fd00:244:0:1::1" {
+		t.Errorf("of both families: %+v", both)
 	}
 
 	client := fake.NewClientset()
 	f := informers.NewSharedInformerFactory(client, 0)
-	d, err := NewDNS(DNSConfig{Client: client, Informers: f, ServiceIP: netip.MustParseAddr("10.96.0.10"), Logger: slog.New(slog.DiscardHandler)})
+	d, err := NewDNS(DNSConfig{Client: client, Informers: f, ServiceIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -134,7 +134,12 @@ func (d Dir) Leaf(ca *Authority, name string, want Leaf) (Pair, error) {
 }
 
 func (d Dir) serves(cert *x509.Certificate, ca *Authority, want Leaf) bool {
-	if cert.CheckSignatureFrom(ca.cert) != nil || d.now().Add(renewBefore).After(cert.NotAfter) || d.now().Before(cert.NotBefore) {
+	return ca.Serves(cert, want, d.now())
+}
+
+// Serves tells whether a certificate is the authority's, for all that is wanted, and good for a while.
+func (a *Authority) Serves(cert *x509.Certificate, want Leaf, now time.Time) bool {
+	if cert.CheckSignatureFrom(a.cert) != nil || now.Add(renewBefore).After(cert.NotAfter) || now.Before(cert.NotBefore) {
 		return false
 	}
 	if cert.Subject.CommonName != want.CommonName || !slices.Equal(cert.Subject.Organization, want.Organizations) {

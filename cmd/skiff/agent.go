@@ -31,7 +31,7 @@ func agentCommand() *cobra.Command {
 			if o.NodeIPs, err = addresses("node-ip", nodeIPs); err != nil {
 				return err
 			}
-			if o.Taints, err = taints(nodeTaints); err != nil {
+			if o.Taints, err = taints("register-with-taints", nodeTaints); err != nil {
 				return err
 			}
 			o.Progress, o.Logger = cmd.OutOrStdout(), slog.New(slog.NewTextHandler(os.Stderr, nil))

@@ -45,6 +45,8 @@ func upCommand() *cobra.Command {
 	var plainHTTP, without []string
 	var etcd externalEtcd
 	var audit cluster.AuditConfig
+	var nodes int
+	var choice clusterChoice
 	cmd := &cobra.Command{
 		Use: "up", Short: "Start a cluster on this host, or what does not run of it", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -60,7 +62,14 @@ func upCommand() *cobra.Command {
 				return err
 			}
 			out := cmd.OutOrStdout()
-			r, err := cluster.Up(cmd.Context(), cluster.UpOptions{Name: t.name, Dir: t.dir, Executable: exe, Etcd: external, PlainHTTPRegistries: plainHTTP, Without: without, Audit: audit, Progress: out})
+			if cmd.Flags().Changed("nodes") && nodes < 1 {
+				return fmt.Errorf("--nodes %d: must be 1 or more", nodes)
+			}
+			wanted, err := choice.wanted()
+			if err != nil {
+				return err
+			}
+			r, err := cluster.Up(cmd.Context(), cluster.UpOptions{Name: t.name, Dir: t.dir, Executable: exe, Etcd: external, PlainHTTPRegistries: plainHTTP, Without: without, Audit: audit, Progress: out, Nodes: nodes, Wanted: wanted})
 			if err != nil {
 				return err
 			}
@@ -80,6 +89,8 @@ func upCommand() *cobra.Command {
 	}
 	t.flags(cmd)
 	cmd.Flags().BoolVar(&detach, "detach", false, "return once the node is Ready and cluster DNS answers")
+	cmd.Flags().IntVar(&nodes, "nodes", 0, "nodes in all on this host, further ones in network namespaces; none: as many as there are, one in a new cluster")
+	choice.bind(cmd.Flags())
 	etcd.bind(cmd.Flags())
 	cmd.Flags().StringSliceVar(&without, "without", nil, "components that others run: kube-apiserver, kube-scheduler, kube-controller-manager, kubelet, kube-proxy; empty: none again")
 	cmd.Flags().StringSliceVar(&plainHTTP, "plain-http-registry", nil, "registry host[:port] to pull from over plain HTTP; may be given several times")
@@ -147,8 +158,4 @@ func roleCommand(role cluster.Role, short string, run func(context.Context, stri
 
 func controlPlaneCommand() *cobra.Command {
 	return roleCommand(cluster.ControlPlane, "Run the control plane of a cluster (skiff up starts it)", cluster.RunControlPlane)
-}
-
-func nodeCommand() *cobra.Command {
-	return roleCommand(cluster.Node, "Run the node of a cluster (skiff up starts it)", cluster.RunNode)
 }

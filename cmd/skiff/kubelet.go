@@ -178,7 +178,7 @@ func (f *kubeletFlags) config(log *slog.Logger) (cluster.KubeletConfig, error) {
 	if c.NodeIPs, err = f.addresses(); err != nil {
 		return none(err)
 	}
-	if c.Taints, err = taints(f.taints); err != nil {
+	if c.Taints, err = taints("register-with-taints", f.taints); err != nil {
 		return none(err)
 	}
 	c.Taints = append(c.Taints, f.registerTaints...)
@@ -267,14 +267,14 @@ func (f *kubeletFlags) connect(c *cluster.KubeletConfig) error {
 }
 
 // taints reads key=value:effect and key:effect.
-func taints(list []string) ([]corev1.Taint, error) {
+func taints(flag string, list []string) ([]corev1.Taint, error) {
 	var out []corev1.Taint
 	for _, s := range list {
 		key, effect, ok := strings.Cut(s, ":")
 		key, value, _ := strings.Cut(key, "=")
 		e := corev1.TaintEffect(effect)
 		if !ok || key == "" || !slices.Contains([]corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute}, e) {
-			return nil, fmt.Errorf("--register-with-taints=%s is no taint such as key=value:NoSchedule", s)
+			return nil, fmt.Errorf("--%s=%s is no taint such as key=value:NoSchedule", flag, s)
 		}
 		out = append(out, corev1.Taint{Key: key, Value: value, Effect: e})
 	}

@@ -67,6 +67,7 @@ func serverCommand() *cobra.Command {
 	flags.StringVar(&nodeIPs, "node-ip", "", "addresses of this machine's node, the primary one first; none: this host's")
 	flags.StringVar(&advertise, "advertise-address", "", "address by which other machines reach the API server; none: the node's")
 	flags.StringSliceVar(&o.Reach.TLSSANs, "tls-san", nil, "further names and addresses in the API server's certificate")
+	flags.DurationVar(&o.Reach.SigningDuration, "cluster-signing-duration", 0, "how long nodes' certificates last, which renew them before; none: a year")
 	flags.StringSliceVar(&o.Without, "without", nil, "components that others run: kube-apiserver, kube-scheduler, kube-controller-manager, kubelet, kube-proxy; empty: none again")
 	flags.StringSliceVar(&o.PlainHTTPRegistries, "plain-http-registry", nil, "registry host[:port] to pull from over plain HTTP; may be given several times")
 	flags.StringVar(&o.Audit.PolicyFile, "audit-policy-file", "", "audit.k8s.io/v1 Policy: which requests to the API are recorded, and how much of them")

@@ -57,6 +57,32 @@ func capacity(cfg Config) (corev1.ResourceList, error) {
 	return c, nil
 }
 
+// divide is the share of one of n nodes that a machine is divided among. How many pods there may be is
+// each node's own.
+func divide(machine corev1.ResourceList, n int64) corev1.ResourceList {
+	out := machine.DeepCopy()
+	if n <= 1 {
+		return out
+	}
+	for name, q := range out {
+		switch {
+		case name == corev1.ResourcePods:
+		case name == corev1.ResourceCPU:
+			out[name] = *resource.NewMilliQuantity(q.MilliValue()/n, q.Format)
+		case strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix):
+			// Whole pages only.
+			size, err := resource.ParseQuantity(strings.TrimPrefix(string(name), corev1.ResourceHugePagesPrefix))
+			if err != nil || size.Value() == 0 {
+				continue
+			}
+			out[name] = *resource.NewQuantity(q.Value()/size.Value()/n*size.Value(), q.Format)
+		default:
+			out[name] = *resource.NewQuantity(q.Value()/n, q.Format)
+		}
+	}
+	return out
+}
+
 // allocatable is the capacity without what is reserved and what must stay free.
 func allocatable(capacity, reserved corev1.ResourceList) corev1.ResourceList {
 	out := capacity.DeepCopy()

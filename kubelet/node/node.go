@@ -54,6 +54,8 @@ type Config struct {
 	Capacity corev1.ResourceList
 	// Reserved is taken off the capacity.
 	Reserved corev1.ResourceList
+	// Share is how many nodes the machine is divided among, which may change; nil: it is this one's alone.
+	Share    func() int64
 	MaxPods  int64
 	Port     int32
 	RootDir  string
@@ -67,16 +69,18 @@ type Config struct {
 
 // Node is this node.
 type Node struct {
-	cfg      Config
-	capacity corev1.ResourceList
-	alloc    corev1.ResourceList
-	info     corev1.NodeSystemInfo
-	kick     chan struct{}
-	look     chan struct{} // at the runtime
-	ready    chan struct{}
-	once     sync.Once
+	cfg     Config
+	machine corev1.ResourceList
+	info    corev1.NodeSystemInfo
+	kick    chan struct{}
+	look    chan struct{} // at the runtime
+	ready   chan struct{}
+	once    sync.Once
 
 	mu         sync.Mutex
+	share      int64
+	capacity   corev1.ResourceList
+	alloc      corev1.ResourceList
 	object     *corev1.Node // as the API server has it
 	conditions cri.Conditions
 	runtimeErr error
@@ -97,17 +101,42 @@ func New(cfg Config) (*Node, error) {
 	}
 	n := &Node{cfg: cfg, kick: make(chan struct{}, 1), look: make(chan struct{}, 1), ready: make(chan struct{}), runtimeErr: fmt.Errorf("container runtime status check may not have completed yet")}
 	var err error
-	if n.capacity, err = capacity(cfg); err != nil {
+	if n.machine, err = capacity(cfg); err != nil {
 		return nil, err
 	}
-	n.alloc = allocatable(n.capacity, cfg.Reserved)
+	n.takeShare()
 	n.info = systemInfo(cfg.Version)
 	return n, nil
 }
 
-// Capacity and Allocatable of the node; callers must not change them.
-func (n *Node) Capacity() corev1.ResourceList    { return n.capacity }
-func (n *Node) Allocatable() corev1.ResourceList { return n.alloc }
+// Capacity of the node; callers must not change it.
+func (n *Node) Capacity() corev1.ResourceList {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.capacity
+}
+
+// Allocatable is what pods can have; callers must not change it.
+func (n *Node) Allocatable() corev1.ResourceList {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.alloc
+}
+
+// takeShare follows the number of nodes that the machine is divided among.
+func (n *Node) takeShare() {
+	share := int64(1)
+	if n.cfg.Share != nil {
+		share = n.cfg.Share()
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if share == n.share {
+		return
+	}
+	n.share, n.capacity = share, divide(n.machine, share)
+	n.alloc = allocatable(n.capacity, n.cfg.Reserved)
+}
 
 // Object is the node as last seen in the API; nil before it was.
 func (n *Node) Object() *corev1.Node {

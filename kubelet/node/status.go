@@ -29,7 +29,8 @@ func (n *Node) version(ctx context.Context) (name, version string, err error) {
 // status computes the node's status; what others own in old stays.
 func (n *Node) status(ctx context.Context, old *corev1.NodeStatus) corev1.NodeStatus {
 	s := *old.DeepCopy()
-	s.Capacity, s.Allocatable = n.capacity.DeepCopy(), n.alloc.DeepCopy()
+	n.takeShare()
+	s.Capacity, s.Allocatable = n.Capacity().DeepCopy(), n.Allocatable().DeepCopy()
 	// Extended resources are not ours.
 	for k, v := range old.Capacity {
 		if _, mine := s.Capacity[k]; !mine {
