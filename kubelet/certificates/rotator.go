@@ -42,8 +42,9 @@ type Config struct {
 	Purpose certificatesv1.KeyUsage
 	// Request is what the certificate is to be for now; nil while that is not known.
 	Request func() *x509.CertificateRequest
-	// Renewed is told after each change.
+	// Renewed is told after each change, once whoever reads the files has had Settle to find it.
 	Renewed func()
+	Settle  time.Duration
 	Clock   clock.WithTicker
 	Logger  *slog.Logger
 }
@@ -152,7 +153,14 @@ func (r *Rotator) renew(ctx context.Context, want *x509.CertificateRequest) erro
 	}
 	r.set(&pair, r.cfg.Clock.Now())
 	r.cfg.Logger.Info("certificate renewed", "signer", r.cfg.Signer, "until", pair.Leaf.NotAfter, "renewed again", r.due)
-	if r.cfg.Renewed != nil {
+	if r.cfg.Renewed == nil {
+		return nil
+	}
+	timer := r.cfg.Clock.NewTimer(r.cfg.Settle)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C():
 		r.cfg.Renewed()
 	}
 	return nil
