@@ -83,12 +83,14 @@ type Config struct {
 	CgroupRoot   string // group above kubepods; empty: the root
 	CgroupDriver string // cgroupfs, the only one
 
-	MaxPods       int64 // 110
-	PodPidsLimit  int64 // per pod; 0: none
-	Labels        map[string]string
-	Taints        []corev1.Taint
-	Unschedulable bool
-	ProviderID    string
+	MaxPods        int64 // 110
+	PodPidsLimit   int64 // per pod; 0: none
+	ImageGC        images.Policy
+	DeadContainers pods.DeadPolicy
+	Labels         map[string]string
+	Taints         []corev1.Taint
+	Unschedulable  bool
+	ProviderID     string
 	// Capacity overrides what is found, for a node that is a share of a machine;
 	// Reserved is taken off it.
 	Capacity, Reserved corev1.ResourceList
@@ -165,6 +167,9 @@ func New(cfg Config) (*Kubelet, error) {
 	case cfg.CgroupDriver != "cgroupfs":
 		return nil, fmt.Errorf("kubelet: cgroup driver %q is not supported: use cgroupfs", cfg.CgroupDriver)
 	}
+	if err := errors.Join(cfg.ImageGC.Check(), cfg.DeadContainers.Check()); err != nil {
+		return nil, fmt.Errorf("kubelet: %w", err)
+	}
 	k := &Kubelet{cfg: cfg, log: cfg.Logger}
 	var err error
 	if k.cri, err = cri.New(cri.Config{RuntimeEndpoint: cfg.RuntimeEndpoint, ImageEndpoint: cfg.ImageEndpoint, Owner: cfg.Owner, TerminationMessage: pods.ReadTerminationMessage}); err != nil {
@@ -216,7 +221,7 @@ func New(cfg Config) (*Kubelet, error) {
 		Services: objects.NewServices(cfg.Client, cfg.Logger), Cgroups: groups, CgroupParent: cfg.CgroupRoot, PodPidsLimit: cfg.PodPidsLimit,
 		CRINode: k.criNode(memory.Value()), HostIPs: func() []string { return cfg.NodeIPs }, Node: k.node.Object, Allocatable: k.node.Allocatable,
 		NetworkReady: k.node.NetworkReady, Runtime: k.node.RuntimeConditions, RuntimeName: k.node.RuntimeName, Recorder: k.recorder,
-		PodLogsDir: cfg.PodLogsDir, ContainerLogsDir: cfg.ContainerLogsDir, ManifestDir: cfg.ManifestDir, Logger: cfg.Logger,
+		PodLogsDir: cfg.PodLogsDir, ContainerLogsDir: cfg.ContainerLogsDir, ManifestDir: cfg.ManifestDir, Dead: cfg.DeadContainers, Logger: cfg.Logger,
 	}); err != nil {
 		return fail(err)
 	}
@@ -226,7 +231,7 @@ func New(cfg Config) (*Kubelet, error) {
 		group = cfg.CgroupRoot
 	}
 	st := stats.New(stats.Config{NodeName: cfg.NodeName, CRI: k.cri, Cgroups: groups, Group: group, RootDir: cfg.RootDir, MemoryCapacity: uint64(memory.Value())})
-	k.gc = images.NewCollector(k.cri, cfg.Logger)
+	k.gc = images.NewCollector(k.cri, cfg.ImageGC, cfg.Logger)
 	k.eviction = eviction.New(eviction.Config{
 		Pods: k.pods, Stats: st, PodDir: vols.PodDir, FreeImages: k.gc.Free, Changed: k.node.Kick, Recorder: k.recorder, Node: k.node.Ref(), Logger: cfg.Logger,
 	})

@@ -175,7 +175,7 @@ func (m *Manager) evict(p *corev1.Pod, msg string, grace *int64) bool {
 		m.cfg.Recorder.Event(&corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: p.UID}, corev1.EventTypeWarning, "Evicted", msg)
 	}
 	m.cfg.Logger.Warn("evicting pod", "pod", p.Namespace+"/"+p.Name, "message", msg)
-	return m.cfg.Pods.Evict(p.UID, pods.Eviction{Reason: "Evicted", Message: msg, Grace: grace, Condition: &corev1.PodCondition{
+	return m.cfg.Pods.Evict(p.UID, pods.Eviction{Reason: "Evicted", Message: msg, Grace: grace, Reclaim: true, Condition: &corev1.PodCondition{
 		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet, Message: msg,
 		ObservedGeneration: p.Generation, LastTransitionTime: metav1.NewTime(time.Now().Truncate(time.Second)),
 	}})

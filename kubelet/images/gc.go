@@ -14,19 +14,54 @@ import (
 	"github.com/skiff-k8s/skiff/kubelet/cri"
 )
 
-// Thresholds of image collection, as upstream.
-const (
-	gcEvery     = 5 * time.Minute
-	highPercent = 85
-	lowPercent  = 80
-	minImageAge = 2 * time.Minute
-)
+const gcEvery = 5 * time.Minute
+
+// Policy says when images go. Zero values are upstream's defaults.
+type Policy struct {
+	// HighPercent of the disk in use is when collection begins, LowPercent what it is to
+	// come down to; 85 and 80. HighPercent 100: never.
+	HighPercent, LowPercent uint64
+	// MinAge that an image must have been here for; 2 min.
+	MinAge time.Duration
+	// MaxAge without use after which an image goes whatever the disk has; 0: none.
+	MaxAge time.Duration
+}
+
+func (p *Policy) setDefaults() {
+	if p.HighPercent == 0 {
+		p.HighPercent = 85
+	}
+	if p.LowPercent == 0 {
+		p.LowPercent = min(80, p.HighPercent)
+	}
+	if p.MinAge == 0 {
+		p.MinAge = 2 * time.Minute
+	}
+}
+
+// Check says what is wrong with a policy.
+func (p Policy) Check() error {
+	p.setDefaults()
+	switch {
+	case p.HighPercent > 100:
+		return fmt.Errorf("image collection begins at %d %% of the disk: give a percentage", p.HighPercent)
+	case p.LowPercent > p.HighPercent:
+		return fmt.Errorf("image collection is to come down to %d %% of the disk, which is above %d %%, where it begins", p.LowPercent, p.HighPercent)
+	case p.MinAge < 0 || p.MaxAge < 0:
+		return fmt.Errorf("an age of images is negative")
+	case p.MaxAge != 0 && p.MaxAge <= p.MinAge:
+		return fmt.Errorf("the greatest age of unused images, %s, is not above the least age, %s", p.MaxAge, p.MinAge)
+	}
+	return nil
+}
 
 // Collector removes images that no container uses when their disk fills, those
 // first that have not been used for longest.
 type Collector struct {
-	cri *cri.Client
-	log *slog.Logger
+	cri    *cri.Client
+	policy Policy
+	log    *slog.Logger
+	begun  time.Time
 
 	mu   sync.Mutex
 	seen map[string]imageUse
@@ -35,8 +70,9 @@ type Collector struct {
 type imageUse struct{ first, last time.Time }
 
 // NewCollector makes a collector; Run runs it.
-func NewCollector(c *cri.Client, log *slog.Logger) *Collector {
-	return &Collector{cri: c, log: log, seen: map[string]imageUse{}}
+func NewCollector(c *cri.Client, p Policy, log *slog.Logger) *Collector {
+	p.setDefaults()
+	return &Collector{cri: c, policy: p, log: log, begun: time.Now(), seen: map[string]imageUse{}}
 }
 
 // Run collects every 5 min until the context ends.
@@ -55,8 +91,8 @@ func (g *Collector) Run(ctx context.Context) {
 			continue
 		}
 		want := uint64(0)
-		if total > 0 && used*100/total >= highPercent {
-			want = used - total*lowPercent/100
+		if total > 0 && g.policy.HighPercent < 100 && used*100/total >= g.policy.HighPercent {
+			want = used - total*g.policy.LowPercent/100
 		}
 		freed, err := g.collect(ctx, want, time.Now())
 		if err != nil {
@@ -89,6 +125,19 @@ func (g *Collector) disk(ctx context.Context) (used, total uint64, err error) {
 	}
 	total = st.Blocks * uint64(st.Bsize)
 	return total - st.Bavail*uint64(st.Bsize), total, nil
+}
+
+// tooOld tells whether an image was not used for longer than the policy has it. What was
+// before this process is not known: it counts from then on. Must hold mu.
+func (g *Collector) tooOld(id string, now time.Time) bool {
+	last := g.seen[id].last
+	if last.IsZero() {
+		last = g.seen[id].first
+	}
+	if last.Before(g.begun) {
+		last = g.begun
+	}
+	return g.policy.MaxAge > 0 && now.Sub(last) > g.policy.MaxAge
 }
 
 // collect frees at least want bytes if it can. It always takes note of what is used.
@@ -127,7 +176,7 @@ func (g *Collector) collect(ctx context.Context, want uint64, now time.Time) (ui
 		}
 		if used {
 			u.last = now
-		} else if known && now.Sub(u.first) >= minImageAge {
+		} else if known && now.Sub(u.first) >= g.policy.MinAge {
 			idle = append(idle, img)
 		}
 		g.seen[img.Id] = u
@@ -146,7 +195,7 @@ func (g *Collector) collect(ctx context.Context, want uint64, now time.Time) (ui
 	})
 	freed := uint64(0)
 	for _, img := range idle {
-		if freed >= want {
+		if freed >= want && !g.tooOld(img.Id, now) {
 			break
 		}
 		if _, err := g.cri.Images.RemoveImage(ctx, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: img.Id}}); err != nil {

@@ -35,7 +35,7 @@ func TestCollect(t *testing.T) {
 	}
 	run("used:1")
 	sb := run("old:1")
-	g := NewCollector(c, slog.New(slog.DiscardHandler))
+	g := NewCollector(c, Policy{}, slog.New(slog.DiscardHandler))
 	names := func() map[string]bool {
 		resp, err := c.Images.ListImages(ctx, &runtimeapi.ListImagesRequest{})
 		if err != nil {
@@ -64,7 +64,46 @@ func TestCollect(t *testing.T) {
 	if err := g.Free(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if n := names(); n["old:1"] && time.Since(now) > minImageAge || !n["used:1"] {
+	if n := names(); n["old:1"] && time.Since(now) > 2*time.Minute || !n["used:1"] {
 		t.Errorf("left %v", n)
+	}
+}
+
+// The oldest go once they were not used for longer than the policy has it, and no sooner.
+func TestCollectByAge(t *testing.T) {
+	s := fakecri.Start(t)
+	c, err := cri.New(cri.Config{RuntimeEndpoint: s.Endpoint()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx := context.Background()
+	s.AddImage("idle:1", nil, "")
+	g := NewCollector(c, Policy{MinAge: time.Second, MaxAge: time.Hour}, slog.New(slog.DiscardHandler))
+	now := time.Now()
+	for _, step := range []struct {
+		after time.Duration
+		left  int
+	}{{0, 1}, {30 * time.Minute, 1}, {61 * time.Minute, 0}} {
+		if _, err := g.collect(ctx, 0, now.Add(step.after)); err != nil {
+			t.Fatal(err)
+		}
+		list, err := c.Images.ListImages(ctx, &runtimeapi.ListImagesRequest{})
+		if err != nil || len(list.Images) != step.left {
+			t.Errorf("after %s: %v %v", step.after, list, err)
+		}
+	}
+}
+
+func TestPolicyCheck(t *testing.T) {
+	for _, p := range []Policy{{HighPercent: 101}, {HighPercent: 50, LowPercent: 60}, {MinAge: -1}, {MinAge: time.Hour, MaxAge: time.Minute}} {
+		if p.Check() == nil {
+			t.Errorf("%+v is taken", p)
+		}
+	}
+	for _, p := range []Policy{{}, {HighPercent: 100}, {HighPercent: 70}, {HighPercent: 90, LowPercent: 90}} {
+		if err := p.Check(); err != nil {
+			t.Errorf("%+v: %v", p, err)
+		}
 	}
 }

@@ -66,7 +66,9 @@ type Config struct {
 	PodLogsDir, ContainerLogsDir string
 	// ManifestDir holds static pods; empty: none.
 	ManifestDir string
-	Logger      *slog.Logger
+	// Dead says which containers that have ended are kept.
+	Dead   DeadPolicy
+	Logger *slog.Logger
 }
 
 // Manager runs all pods of the node.
@@ -212,6 +214,9 @@ type Eviction struct {
 	Grace *int64
 	// Condition, if any, tells controllers that this was a disruption.
 	Condition *corev1.PodCondition
+
+	// Reclaim: what its containers and logs take is freed at once.
+	Reclaim bool
 
 	refused bool // it never ran
 }

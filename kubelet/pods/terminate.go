@@ -68,6 +68,17 @@ func (w *worker) terminate(ctx context.Context, pod *corev1.Pod, rt *cri.Pod, st
 		w.m.release(w.uid)
 	}
 	w.failures = 0
+	if ev != nil && ev.Reclaim && !w.reclaimed {
+		// The node needs what the pod took: its writable layers and logs go as well.
+		if err := w.reclaim(ctx, pod, rt); err != nil {
+			if ctx.Err() == nil {
+				w.log.Warn("free what the evicted pod took", "error", err)
+				w.retry()
+			}
+			return false
+		}
+		w.reclaimed = true
+	}
 	if !gone && pod.DeletionTimestamp == nil {
 		return false // kept for its status and logs until it is deleted
 	}
@@ -155,15 +166,16 @@ func (w *worker) removeAll(ctx context.Context, pod *corev1.Pod, rt *cri.Pod) er
 }
 
 // prune removes what earlier runs have left: of each container the latest run and
-// the one before stay, for status and logs; of sandboxes the newest.
+// those before that the policy keeps, for status and logs; of sandboxes the newest.
 func (w *worker) prune(ctx context.Context, pod *corev1.Pod, rt *cri.Pod) {
 	counts := map[string]int{}
 	for _, c := range rt.Containers {
 		counts[c.Name]++
 	}
+	keep := 1 + w.m.cfg.Dead.perContainer()
 	for name, n := range counts {
-		if n > 2 {
-			w.removeRuns(ctx, pod, rt, name, 2)
+		if n > keep {
+			w.removeRuns(ctx, pod, rt, name, keep)
 		}
 	}
 	if len(rt.Sandboxes) < 2 {
@@ -185,15 +197,19 @@ func (w *worker) prune(ctx context.Context, pod *corev1.Pod, rt *cri.Pod) {
 // removeRuns removes all but the newest runs of a container that have ended, with
 // their logs.
 func (w *worker) removeRuns(ctx context.Context, pod *corev1.Pod, rt *cri.Pod, name string, keep int) {
+	left := keep
 	for _, c := range rt.Containers {
 		if c.Name != name {
 			continue
 		}
-		if keep > 0 {
-			keep--
+		if left > 0 {
+			left--
 			continue
 		}
 		if c.State != cri.StateExited && c.State != cri.StateCreated {
+			continue
+		}
+		if keep > 0 && time.Since(c.CreatedAt) < w.m.cfg.Dead.MinAge {
 			continue
 		}
 		if _, err := w.m.cfg.CRI.Runtime.RemoveContainer(ctx, &runtimeapi.RemoveContainerRequest{ContainerId: c.ID}); err != nil && !cri.NotFound(err) {

@@ -191,6 +191,7 @@ func (m *Manager) relistRuntime(ctx context.Context) error {
 	m.mu.Unlock()
 	if ready {
 		m.cleanUp(pods)
+		m.limitDead(ctx, pods)
 	}
 	return nil
 }

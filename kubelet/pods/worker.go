@@ -39,6 +39,7 @@ type worker struct {
 	images    map[string]string // resolved images of image volumes
 	resize    resizeState
 	setUp     bool // group and registrations are made
+	reclaimed bool // containers and logs are gone
 	ended     bool // all is stopped and taken away
 	failures  int  // of steps in a row
 	mountFail int
