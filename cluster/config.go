@@ -54,6 +54,8 @@ type Config struct {
 	RuntimeEndpoint string `json:"runtimeEndpoint,omitempty"`
 	// PlainHTTPRegistries are registry hosts to pull from without TLS.
 	PlainHTTPRegistries []string `json:"plainHTTPRegistries,omitempty"`
+	// Registries says how registries are reached by the built-in runtime; nil: as they call themselves.
+	Registries *Registries `json:"registries,omitempty"`
 	// Without are components that others run.
 	Without []string `json:"without,omitempty"`
 	// AdvertiseAddress is where other machines reach the API server; invalid: at NodeIP.

@@ -17,7 +17,6 @@ import (
 	"github.com/skiff-k8s/skiff/cluster/process"
 	"github.com/skiff-k8s/skiff/component"
 	"github.com/skiff-k8s/skiff/containers"
-	"github.com/skiff-k8s/skiff/containers/image"
 	"github.com/skiff-k8s/skiff/network/dns"
 )
 
@@ -150,7 +149,7 @@ func waitSocket(ctx context.Context, path string) error {
 func (n *NodeConfig) runtimeConfig(p Paths, network containers.Network, log *slog.Logger) containers.Config {
 	return containers.Config{
 		RootDir: p.Containers(), StateDir: p.Run() + "/containers", SocketPath: p.CRISocket(), CgroupRoot: n.CgroupRoot,
-		Network: network, Registries: image.Registries{PlainHTTP: n.PlainHTTPRegistries}, Logger: log,
+		Network: network, Registries: n.registries(), Logger: log,
 	}
 }
 

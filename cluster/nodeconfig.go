@@ -46,6 +46,8 @@ type NodeConfig struct {
 	CgroupRoot string `json:"cgroupRoot"`
 	// PlainHTTPRegistries are registry hosts to pull from without TLS.
 	PlainHTTPRegistries []string `json:"plainHTTPRegistries,omitempty"`
+	// Registries says how registries are reached; nil: as they call themselves.
+	Registries *Registries `json:"registries,omitempty"`
 	// Without are the node's components that others run.
 	Without []string `json:"without,omitempty"`
 	// Labels and Taints are those that the node registers with.
@@ -87,7 +89,7 @@ func (c *Config) node() *NodeConfig {
 		PodCIDRs: c.PodCIDRs, ServiceCIDRs: c.ServiceCIDRs,
 		DNS: []netip.Addr{c.ServiceIP(dnsServiceIndex)}, Domain: c.Domain,
 		Bridge: c.Bridge, CgroupRoot: "/skiff-" + c.ID[:8],
-		RuntimeEndpoint: c.RuntimeEndpoint, PlainHTTPRegistries: c.PlainHTTPRegistries, Without: c.Without, PodNetwork: c.PodNetwork,
+		RuntimeEndpoint: c.RuntimeEndpoint, PlainHTTPRegistries: c.PlainHTTPRegistries, Registries: c.Registries, Without: c.Without, PodNetwork: c.PodNetwork,
 		Labels: ownLabels(c.Labels), Taints: c.Taints,
 	}
 }

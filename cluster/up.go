@@ -32,6 +32,11 @@ type UpOptions struct {
 	Executable string
 	// PlainHTTPRegistries replace those of cluster.json where given.
 	PlainHTTPRegistries []string
+	// Registries replaces how registries are reached where given.
+	Registries *Registries
+	// RuntimeEndpoint replaces the CRI socket of another runtime where given, unix:///…;
+	// "built-in": none again.
+	RuntimeEndpoint string
 	// Without replaces the components that others run where given.
 	Without []string
 	// Audit replaces what cluster.json says where given.
@@ -182,6 +187,15 @@ func (c *Config) update(p Paths, o UpOptions, running bool, taken []claim) error
 	changed := len(o.PlainHTTPRegistries) > 0
 	if changed {
 		c.PlainHTTPRegistries = o.PlainHTTPRegistries
+	}
+	if o.Registries != nil {
+		c.Registries, changed = o.Registries, true
+	}
+	if o.RuntimeEndpoint != "" {
+		if err := c.useRuntime(o.RuntimeEndpoint); err != nil {
+			return err
+		}
+		changed = true
 	}
 	if o.Audit != (AuditConfig{}) {
 		if err := o.Audit.check(); err != nil {

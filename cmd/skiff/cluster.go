@@ -43,6 +43,7 @@ func upCommand() *cobra.Command {
 	var t target
 	var detach bool
 	var plainHTTP, without []string
+	var runtimeEndpoint string
 	var etcd externalEtcd
 	var audit cluster.AuditConfig
 	var nodes int
@@ -69,7 +70,7 @@ func upCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := cluster.Up(cmd.Context(), cluster.UpOptions{Name: t.name, Dir: t.dir, Executable: exe, Etcd: external, PlainHTTPRegistries: plainHTTP, Without: without, Audit: audit, Progress: out, Nodes: nodes, Wanted: wanted})
+			r, err := cluster.Up(cmd.Context(), cluster.UpOptions{Name: t.name, Dir: t.dir, Executable: exe, Etcd: external, PlainHTTPRegistries: plainHTTP, RuntimeEndpoint: runtimeEndpoint, Without: without, Audit: audit, Progress: out, Nodes: nodes, Wanted: wanted})
 			if err != nil {
 				return err
 			}
@@ -93,6 +94,7 @@ func upCommand() *cobra.Command {
 	choice.bind(cmd.Flags())
 	etcd.bind(cmd.Flags())
 	cmd.Flags().StringSliceVar(&without, "without", nil, "components that others run: kube-apiserver, kube-scheduler, kube-controller-manager, kubelet, kube-proxy; empty: none again")
+	cmd.Flags().StringVar(&runtimeEndpoint, "container-runtime-endpoint", "", "CRI socket of another container runtime on this host, unix:///…; built-in: skiff's own again")
 	cmd.Flags().StringSliceVar(&plainHTTP, "plain-http-registry", nil, "registry host[:port] to pull from over plain HTTP; may be given several times")
 	cmd.Flags().StringVar(&audit.PolicyFile, "audit-policy-file", "", "audit.k8s.io/v1 Policy: which requests to the API are recorded, and how much of them")
 	cmd.Flags().StringVar(&audit.LogPath, "audit-log-path", "", "file that audit events are written to, - for the control plane's log")
