@@ -225,12 +225,15 @@ func New(cfg Config) (*Kubelet, error) {
 	}); err != nil {
 		return fail(err)
 	}
-	// A node that is a share of a machine uses what its pods use; another all that is used.
-	group := ""
-	if len(cfg.Capacity) > 0 {
-		group = cfg.CgroupRoot
-	}
-	st := stats.New(stats.Config{NodeName: cfg.NodeName, CRI: k.cri, Cgroups: groups, Group: group, RootDir: cfg.RootDir, MemoryCapacity: uint64(memory.Value())})
+	st := stats.New(stats.Config{
+		NodeName: cfg.NodeName, CRI: k.cri, RootDir: cfg.RootDir, Cgroups: groups, Group: cfg.CgroupRoot,
+		// A node that is a share of a machine uses what its pods use; another all that is used.
+		Shared: func() bool { return len(cfg.Capacity) > 0 || cfg.Share != nil && cfg.Share() > 1 },
+		MemoryCapacity: func() uint64 {
+			memory := k.node.Capacity()[corev1.ResourceMemory]
+			return uint64(memory.Value())
+		},
+	})
 	k.gc = images.NewCollector(k.cri, cfg.ImageGC, cfg.Logger)
 	k.eviction = eviction.New(eviction.Config{
 		Pods: k.pods, Stats: st, PodDir: vols.PodDir, FreeImages: k.gc.Free, Changed: k.node.Kick, Recorder: k.recorder, Node: k.node.Ref(), Logger: cfg.Logger,

@@ -27,12 +27,14 @@ import (
 type Config struct {
 	NodeName string
 	CRI      *cri.Client
-	// Cgroups and Group are where the node's own use is read; nil: from /proc.
+	// Cgroups and Group are where a node's use is read that Shared says is one of several on
+	// its machine; that of another is the machine's, from /proc. All three may be left out.
 	Cgroups *cgroup.Tree
 	Group   string
+	Shared  func() bool
 	RootDir string
-	// MemoryCapacity of the node.
-	MemoryCapacity uint64
+	// MemoryCapacity of the node, which may change.
+	MemoryCapacity func() uint64
 }
 
 // Provider is safe for concurrent use.
@@ -183,8 +185,8 @@ func (p *Provider) node(now time.Time) statsapi.NodeStats {
 	nanos, mem := p.nodeUse()
 	n.CPU = &statsapi.CPUStats{Time: metav1.NewTime(now), UsageCoreNanoSeconds: &nanos, UsageNanoCores: p.rate("/node", now, nanos)}
 	avail := uint64(0)
-	if p.cfg.MemoryCapacity > mem {
-		avail = p.cfg.MemoryCapacity - mem
+	if capacity := p.cfg.MemoryCapacity(); capacity > mem {
+		avail = capacity - mem
 	}
 	n.Memory = &statsapi.MemoryStats{Time: metav1.NewTime(now), WorkingSetBytes: &mem, AvailableBytes: &avail, UsageBytes: &mem}
 	if n.Fs != nil {
@@ -194,7 +196,7 @@ func (p *Provider) node(now time.Time) statsapi.NodeStats {
 }
 
 func (p *Provider) nodeUse() (cpuNanos, workingSet uint64) {
-	if p.cfg.Cgroups != nil && p.cfg.Group != "" {
+	if p.cfg.Cgroups != nil && p.cfg.Group != "" && p.cfg.Shared != nil && p.cfg.Shared() {
 		if u, err := p.cfg.Cgroups.Usage(p.cfg.Group); err == nil {
 			return u.CPUNanos, u.WorkingSetBytes
 		}
