@@ -70,6 +70,7 @@ func stages() []stage {
 			{name: "node-idle", title: "idle: all processes of the node and the control plane", noProfile: true},
 			{name: "pod-start", title: "pod create to Running, 20 one by one", unit: "pod"},
 			{name: "pods-50", title: "50 pods at once, until all run", unit: "pod"},
+			{name: "pods-110", title: "110 pods run", unit: "pod", noProfile: true},
 		}},
 	}
 }

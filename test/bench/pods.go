@@ -32,7 +32,7 @@ func runPods(r *stageRun) error {
 }
 
 func (r *stageRun) skiffPods() (err error) {
-	n := &node{r: r, dir: filepath.Join(r.work, "d")}
+	n := &node{r: r, dir: filepath.Join(r.work, "d"), agents: []string{string(cluster.Node)}, keeper: "skiff-monitor"}
 	defer func() { err = errors.Join(err, n.down()) }()
 	begin := time.Now()
 	if out, err := exec.CommandContext(r.ctx, r.skiff, "up", "--detach", "--name", "bench", "--data-dir", n.dir).CombinedOutput(); err != nil {
@@ -82,7 +82,7 @@ func (r *stageRun) upstreamPods() (err error) {
 		return errors.Join(err, k.Stop())
 	}
 	defer func() { err = errors.Join(err, own.Stop()) }()
-	n := &node{r: r, usage: upstreamUsage(k, own)}
+	n := &node{r: r, usage: upstreamUsage(k, own), agents: []string{"kubelet", "containerd"}, keeper: "containerd-shim"}
 	if err := n.connect(k.Admin); err != nil {
 		return err
 	}
@@ -102,6 +102,11 @@ type node struct {
 	client kubernetes.Interface
 	usage  func() (map[string]record.Usage, error)
 	before map[string]record.Usage // when the case began
+	// agents are the processes of usage that run pods; keeper is how those begin that the
+	// runtime keeps for each container.
+	agents []string
+	keeper string
+	extra  map[string]float64 // of the next record
 }
 
 func (n *node) connect(kubeconfig string) error {
@@ -216,13 +221,21 @@ func (n *node) steady() error {
 			if err := n.begin(); err != nil {
 				return err
 			}
-			select {
-			case <-time.After(d):
-			case <-n.r.ctx.Done():
-				return n.r.ctx.Err()
+			if err := n.wait(d); err != nil {
+				return err
 			}
 		}
 		if err := n.record("node-idle", 0, 30*time.Second, nil); err != nil {
+			return err
+		}
+	}
+	atRest := 0.0
+	if n.r.wanted["pods-110"] {
+		if err := n.wait(20 * time.Second); err != nil {
+			return err
+		}
+		var err error
+		if atRest, err = n.memory(); err != nil {
 			return err
 		}
 	}
@@ -248,7 +261,74 @@ func (n *node) steady() error {
 	if err != nil {
 		return err
 	}
-	return n.record("pods-50", 50, d, nil)
+	if err := n.record("pods-50", 50, d, nil); err != nil || !n.r.wanted["pods-110"] {
+		return err
+	}
+	return n.full(atRest)
+}
+
+// fullNode is how many pods a node takes by default.
+const fullNode = 110
+
+// full starts what a full node lacks and measures the memory that all its pods take of the
+// kubelet, the runtime and the process that the runtime keeps for each container.
+func (n *node) full(atRest float64) error {
+	if err := n.begin(); err != nil {
+		return err
+	}
+	count := fullNode - 1 - 20 - 50
+	took, err := n.start("rest", count)
+	if err != nil {
+		return err
+	}
+	if err := n.wait(30 * time.Second); err != nil { // what starting left has been given back then
+		return err
+	}
+	now, err := n.memory()
+	if err != nil {
+		return err
+	}
+	keepers, err := procfs.Named(n.keeper, n.r.work)
+	if err != nil {
+		return err
+	}
+	if len(keepers) < fullNode {
+		return fmt.Errorf("%d processes %s… for %d pods", len(keepers), n.keeper, fullNode)
+	}
+	sum := 0.0
+	for _, pid := range keepers {
+		pss, err := procfs.PSS(pid)
+		if err != nil {
+			return err
+		}
+		sum += pss
+	}
+	// The first pod ran already when the processes were looked at.
+	n.extra = map[string]float64{"keepers_mb": sum / fullNode, "growth_mb": (now - atRest) / (fullNode - 1)}
+	defer func() { n.extra = nil }()
+	return n.record("pods-110", count, took, nil)
+}
+
+// memory is the PSS of the kubelet's and the runtime's processes together, in MB.
+func (n *node) memory() (float64, error) {
+	all, err := n.usage()
+	if err != nil {
+		return 0, err
+	}
+	sum := 0.0
+	for _, name := range n.agents {
+		sum += all[name].PSS
+	}
+	return sum, nil
+}
+
+func (n *node) wait(d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-n.r.ctx.Done():
+		return n.r.ctx.Err()
+	}
 }
 
 // begin makes CPU count from now.
@@ -258,7 +338,7 @@ func (n *node) begin() (err error) {
 }
 
 func (n *node) record(name string, ops int, took time.Duration, each []time.Duration) error {
-	res := record.Result{Case: name, Ops: ops, Seconds: took.Seconds(), Wall: took.Seconds()}
+	res := record.Result{Case: name, Ops: ops, Seconds: took.Seconds(), Wall: took.Seconds(), Extra: n.extra}
 	if len(each) > 0 {
 		slices.Sort(each)
 		res.P50ms, res.P99ms, res.MaxMs = ms(each[len(each)/2]), ms(each[len(each)-1]), ms(each[len(each)-1])

@@ -57,7 +57,14 @@ func tables() []table {
 		{title: "", cases: []string{"node-idle"}, columns: []column{pss, percent}},
 		{title: "Pod start", text: "From create through the API to Running, with the image at hand; CPU is of control plane and node process with the programs that they ran. To be compared with kubelet and containerd.",
 			cases: []string{"pod-start", "pods-50"}, columns: []column{wall, cpuOp, p50, {title: "longest, ms", value: func(l *record.Line) float64 { return orNaN(l.MaxMs) }, format: "%.0f"}}},
+		{title: "Memory of pods", text: "A full node of 110 pods with a container each: the PSS of the processes that the runtime keeps for a container (skiff's monitor, containerd's shim), and what the processes that run pods (kubelet and runtime; skiff's proxy and DNS are in the same) have grown, both by pod. The containers' own memory, and upstream's pause, are not counted.",
+			cases: []string{"pods-110"}, columns: []column{extraKB("kept per pod, kB", "keepers_mb"), extraKB("growth per pod, kB", "growth_mb")}},
 	}
+}
+
+// extraKB is what only some cases have, in kB.
+func extraKB(title, key string) column {
+	return column{title: title, format: "%.0f", ratio: true, value: func(l *record.Line) float64 { return orNaN(1024 * l.Extra[key]) }}
 }
 
 // names are the cases of a stage but some.

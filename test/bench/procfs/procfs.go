@@ -126,6 +126,30 @@ func Model() string {
 	return "unknown"
 }
 
+// Named are the processes whose command's name begins so and of whose arguments one contains the text.
+func Named(prefix, argument string) ([]int, error) {
+	names, err := filepath.Glob("/proc/[0-9]*/comm")
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	var all []int
+	for _, path := range names {
+		dir := filepath.Dir(path)
+		comm, err := os.ReadFile(path)
+		if err != nil || !strings.HasPrefix(string(comm), prefix) {
+			continue // ended meanwhile, or another
+		}
+		args, err := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if err != nil || !strings.Contains(string(args), argument) {
+			continue
+		}
+		if id, err := strconv.Atoi(filepath.Base(dir)); err == nil {
+			all = append(all, id)
+		}
+	}
+	return all, nil
+}
+
 // Descendants are all living children of a process, theirs included, but not itself.
 func Descendants(pid int) ([]int, error) {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")

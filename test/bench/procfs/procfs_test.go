@@ -86,3 +86,26 @@ func TestDescendants(t *testing.T) {
 		t.Errorf("child %d, self %d, descendants %v", cmd.Process.Pid, os.Getpid(), all)
 	}
 }
+
+func TestNamed(t *testing.T) {
+	cmd := exec.Command("sleep", "1000.25")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	for argument, want := range map[string]bool{"1000.25": true, "no such argument": false} {
+		pids, err := Named("slee", argument)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.Contains(pids, cmd.Process.Pid) != want {
+			t.Errorf("with argument %q: %v, the process is %d", argument, pids, cmd.Process.Pid)
+		}
+	}
+	if pids, err := Named("other", "1000.25"); err != nil || slices.Contains(pids, cmd.Process.Pid) {
+		t.Errorf("by another name: %v, %v", pids, err)
+	}
+}
