@@ -217,10 +217,26 @@ func PortsOf(bridge string) ([]string, error) {
 	return names, nil
 }
 
-// DefaultAddress is the address that this host talks to the outside with: the source
-// of the default route, else the first global address of a link that is up, else an error.
+// DefaultAddress is the address that this host talks to the outside with, an IPv4 one if it
+// has any.
 func DefaultAddress() (netip.Addr, error) {
-	routes, err := netlink.RouteList(nil, netlink.FAMILY_V4)
+	a, err := DefaultAddressOf(false)
+	if err != nil {
+		if six, err := DefaultAddressOf(true); err == nil {
+			return six, nil
+		}
+	}
+	return a, err
+}
+
+// DefaultAddressOf is that of one family: the source of the default route, else the first
+// global address of a link that is up, else an error.
+func DefaultAddressOf(v6 bool) (netip.Addr, error) {
+	family, name := netlink.FAMILY_V4, "IPv4"
+	if v6 {
+		family, name = netlink.FAMILY_V6, "IPv6"
+	}
+	routes, err := netlink.RouteList(nil, family)
 	if err != nil {
 		return netip.Addr{}, fmt.Errorf("list routes: %w", err)
 	}
@@ -232,7 +248,7 @@ func DefaultAddress() (netip.Addr, error) {
 			return a.Unmap(), nil
 		}
 		if link, err := netlink.LinkByIndex(r.LinkIndex); err == nil {
-			if a, ok := firstGlobal(link); ok {
+			if a, ok := firstGlobal(link, family); ok {
 				return a, nil
 			}
 		}
@@ -245,11 +261,11 @@ func DefaultAddress() (netip.Addr, error) {
 		if l.Attrs().Flags&net.FlagUp == 0 || l.Type() == "bridge" || strings.HasPrefix(l.Attrs().Name, "veth") {
 			continue
 		}
-		if a, ok := firstGlobal(l); ok {
+		if a, ok := firstGlobal(l, family); ok {
 			return a, nil
 		}
 	}
-	return netip.Addr{}, errors.New("no link that is up has a global address; give one with --node-ip")
+	return netip.Addr{}, fmt.Errorf("no link that is up has a global %s address; give one with --node-ip", name)
 }
 
 // HasAddress tells whether some link of this host has the address.
@@ -266,8 +282,8 @@ func HasAddress(a netip.Addr) (bool, error) {
 	return false, nil
 }
 
-func firstGlobal(l netlink.Link) (netip.Addr, bool) {
-	addrs, err := netlink.AddrList(l, netlink.FAMILY_V4)
+func firstGlobal(l netlink.Link, family int) (netip.Addr, bool) {
+	addrs, err := netlink.AddrList(l, family)
 	if err != nil {
 		return netip.Addr{}, false
 	}

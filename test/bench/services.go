@@ -164,7 +164,7 @@ func (p *proxied) start(more ...string) (record.Result, error) {
 		argv = []string{filepath.Join(p.r.twins, "kube-proxy")}
 	}
 	argv = append(argv, "--kubeconfig="+kubeconfig, "--hostname-override=p-node-0", "--proxy-mode=nftables",
-		"--cluster-cidr="+p.k.Config.PodCIDR.String(), "--conntrack-max-per-core=0",
+		"--cluster-cidr="+p.k.Config.PodCIDRs[0].String(), "--conntrack-max-per-core=0",
 		"--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0")
 	argv = append(argv, more...)
 	begin := time.Now()

@@ -15,14 +15,14 @@ const etcdURL = "http://127.0.0.1:2379"
 // startUpstream runs etcd and the API server with kubeadm's flags, where those change what is measured.
 func (k *Cluster) startUpstream() error {
 	k.Audit = true
-	ca, key, service := k.pki("ca.crt"), k.pki("sa.key"), k.Config.ServiceCIDR.String()
+	ca, key, service := k.pki("ca.crt"), k.pki("sa.key"), k.Config.ServiceCIDRs[0].String()
 	return k.twins([][]string{
 		{"etcd", "--name=bench", "--data-dir=" + k.path("etcd-upstream"),
 			"--listen-client-urls=" + etcdURL, "--advertise-client-urls=" + etcdURL,
 			"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380",
 			"--initial-cluster=bench=http://127.0.0.1:2380", "--enable-pprof"},
 		append([]string{"kube-apiserver", "--etcd-servers=" + etcdURL,
-			"--advertise-address=" + k.Config.NodeIP.String(), fmt.Sprintf("--secure-port=%d", k.Config.APIPort),
+			"--advertise-address=" + k.Config.NodeIPs[0].String(), fmt.Sprintf("--secure-port=%d", k.Config.APIPort),
 			"--tls-cert-file=" + k.pki("apiserver.crt"), "--tls-private-key-file=" + k.pki("apiserver.key"),
 			"--client-ca-file=" + ca, "--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction",
 			"--enable-bootstrap-token-auth=true", "--allow-privileged=true",
@@ -53,7 +53,7 @@ func (k *Cluster) startManagers() error {
 			"--use-service-account-credentials=true", "--service-account-private-key-file=" + k.pki("sa.key"), "--root-ca-file=" + ca,
 			"--cluster-signing-cert-file=" + ca, "--cluster-signing-key-file=" + k.pki("ca.key"),
 			"--controllers=*,bootstrap-signer-controller,token-cleaner-controller", "--bind-address=127.0.0.1",
-			"--allocate-node-cidrs=true", "--cluster-cidr=" + k.Config.PodCIDR.String(), "--service-cluster-ip-range=" + k.Config.ServiceCIDR.String()},
+			"--allocate-node-cidrs=true", "--cluster-cidr=" + k.Config.PodCIDRs[0].String(), "--service-cluster-ip-range=" + k.Config.ServiceCIDRs[0].String()},
 		{"kube-scheduler", "--kubeconfig=" + scheduler, "--authentication-kubeconfig=" + scheduler, "--authorization-kubeconfig=" + scheduler,
 			"--bind-address=127.0.0.1"},
 	})

@@ -93,7 +93,7 @@ func (k *Cluster) StartNode(ctx context.Context) (n *Node, err error) {
 	for _, argv := range [][]string{
 		{"containerd", filepath.Join(k.c.Twins, "containerd"), "--config", k.path("containerd.toml")},
 		{"kubelet", filepath.Join(k.c.Twins, "kubelet"), "--config=" + k.path("kubelet.yaml"), "--kubeconfig=" + k.path("kubelet.kubeconfig"),
-			"--root-dir=" + k.path("kubelet"), "--hostname-override=" + k.Config.NodeName, "--node-ip=" + k.Config.NodeIP.String()},
+			"--root-dir=" + k.path("kubelet"), "--hostname-override=" + k.Config.NodeName, "--node-ip=" + k.Config.NodeIPs[0].String()},
 	} {
 		p, err := k.Exec(argv[0], argv[1:]...)
 		if err != nil {

@@ -126,7 +126,7 @@ func (k *Cluster) prepare() error {
 	if k.Creds, err = cluster.EnsureCredentials(k.dir, conf); err != nil {
 		return err
 	}
-	conf.PodCIDR = podNetwork
+	conf.PodCIDRs = []netip.Prefix{podNetwork}
 	k.Config = conf
 	k.Admin = cluster.Paths{Dir: k.dir}.Kubeconfig()
 	if k.User, err = k.Kubeconfig(benchUser); err != nil {
