@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"time"
 
@@ -20,27 +21,43 @@ type Election struct {
 	Identity string
 	// Durations; 0: upstream's defaults.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
+	// Again: a component that has lost its Lease competes for it again. Upstream's processes
+	// end then, which would here be the end of the API server beside it.
+	Again bool
 }
 
-// lead runs f while this process holds the Lease.
+// lead runs f while this process holds the Lease; each time anew, with Again.
 func (e Election) lead(client kubernetes.Interface, log *slog.Logger, f func(context.Context) error) (component.Component, error) {
 	if e.Off {
 		return component.Func(f), nil
 	}
-	return leader.New(leader.Config{
-		Client: client, Namespace: e.Namespace, Name: e.Name, Identity: e.Identity,
-		LeaseDuration: e.LeaseDuration, RenewDeadline: e.RenewDeadline, RetryPeriod: e.RetryPeriod,
-		Logger: log, Run: f,
-	})
+	candidate := func() (*leader.Elected, error) {
+		return leader.New(leader.Config{
+			Client: client, Namespace: e.Namespace, Name: e.Name, Identity: e.Identity,
+			LeaseDuration: e.LeaseDuration, RenewDeadline: e.RenewDeadline, RetryPeriod: e.RetryPeriod,
+			Logger: log, Run: f,
+		})
+	}
+	elected, err := candidate()
+	if err != nil || !e.Again {
+		return elected, err
+	}
+	return component.Func(func(ctx context.Context) error {
+		for {
+			err := elected.Run(ctx)
+			if !errors.Is(err, leader.ErrLost) || ctx.Err() != nil {
+				return err
+			}
+			log.Warn("competing for the lease again", "lease", e.Name, "err", err)
+			if elected, err = candidate(); err != nil {
+				return err
+			}
+		}
+	}), nil
 }
 
 // election of a component of the cluster on this host. The identity is the cluster's and
-// node's: a control plane that was killed takes its own Lease up again at once, however long it
-// lasts. The API server is in the same process: what keeps a renewal from it for long is a
-// starved machine, and a process that ended for that would make matters worse.
+// node's: a control plane that was killed takes its own Lease up again at once.
 func (c *Config) election(name string) Election {
-	return Election{
-		Name: name, Identity: c.NodeName + "_" + c.ID,
-		LeaseDuration: time.Minute, RenewDeadline: 45 * time.Second, RetryPeriod: 2 * time.Second,
-	}
+	return Election{Name: name, Identity: c.NodeName + "_" + c.ID, Again: true}
 }
