@@ -38,7 +38,7 @@ func (c *Config) furtherNode(s NodeSpec) *NodeConfig {
 	n.NodeName, n.NodeIPs, n.Labels, n.Taints = s.Name, s.Addresses, ownLabels(s.Labels), s.Taints
 	n.Server = "https://" + netip.AddrPortFrom(c.NodeIPs[0], c.APIPort).String()
 	n.CgroupRoot += "/nodes/" + s.Name
-	n.PartOf = c.ID
+	n.PartOf, n.RuntimeEndpoint = c.ID, "" // a runtime of others knows no namespace of ours
 	return n
 }
 
@@ -55,6 +55,15 @@ func (c *Config) spec(name string) *NodeSpec {
 // staying are the further nodes that are not being taken away.
 func (c *Config) staying() []NodeSpec {
 	return slices.DeleteFunc(slices.Clone(c.Nodes), func(s NodeSpec) bool { return s.Leaving })
+}
+
+// RuntimeSockets are the CRI sockets of the cluster's nodes on this host, by node.
+func (c *Config) RuntimeSockets(p Paths) map[string]string {
+	out := map[string]string{c.NodeName: strings.TrimPrefix(c.node().runtimeEndpoint(p), "unix://")}
+	for _, s := range c.staying() {
+		out[s.Name] = strings.TrimPrefix(c.furtherNode(s).runtimeEndpoint(p.NodeDir(s.Name)), "unix://")
+	}
+	return out
 }
 
 // maxNodes is how many host addresses the smallest subnet of nodes (a /24) has, the

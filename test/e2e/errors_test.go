@@ -38,7 +38,7 @@ func TestOneClearLine(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{"port taken", []string{"up", "--detach", "--data-dir", filepath.Join(dir, "new")}, []string{"port 6443", "taken"}},
+		{"port taken", []string{"up", "--detach", "--api-port", "6443", "--data-dir", filepath.Join(dir, "new")}, []string{"port 6443", "taken"}},
 		{"bad name", []string{"up", "--detach", "--name", "Not_A_Name"}, []string{"--name", "Not_A_Name"}},
 		{"long directory", []string{"up", "--detach", "--data-dir", "/tmp/" + strings.Repeat("x", 120)}, []string{"--data-dir", "shorter"}},
 		{"unknown flag", []string{"up", "--nodez", "3"}, []string{"--nodez"}},

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -36,57 +37,77 @@ func namespaceTraces(t testing.TB) []string {
 	return all
 }
 
-// ownTraces returns what lists, also when the directory is gone, all that carries the name of the cluster in it.
-func ownTraces(t testing.TB, dir string) func() []string {
-	t.Helper()
-	var c struct{ ID string }
+// identity of a cluster, from its directory.
+func identity(dir string) (id, bridge string, err error) {
+	var c struct{ ID, Bridge string }
 	text, err := os.ReadFile(filepath.Join(dir, "cluster.json"))
 	if err == nil {
 		err = json.Unmarshal(text, &c)
 	}
-	if err != nil || len(c.ID) < 8 {
-		t.Errorf("who the cluster in %s is: %v, id %q", dir, err, c.ID)
+	if err == nil && len(c.ID) < 8 {
+		err = fmt.Errorf("its id is %q", c.ID)
+	}
+	return c.ID, c.Bridge, err
+}
+
+// ownTraces returns what lists, also when the directory is gone, all that carries the name of the cluster in it.
+func ownTraces(t testing.TB, dir string) func() []string {
+	t.Helper()
+	id, _, err := identity(dir)
+	if err != nil {
+		t.Errorf("who the cluster in %s is: %v", dir, err)
 		return func() []string { return nil }
 	}
-	group := "skiff-" + c.ID[:8]
 	return func() []string {
 		t.Helper()
-		var all []string
-		if _, err := os.Stat(dir); err == nil {
-			all = append(all, dir)
-		}
-		mounts, err := os.ReadFile("/proc/self/mounts")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(string(mounts)) {
-			if strings.Contains(line, dir) {
-				all = append(all, "mount "+strings.TrimSpace(line))
-			}
-		}
-		for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} { // v2, v1
-			groups, err := filepath.Glob(pattern + group)
-			if err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, groups...)
-		}
-		procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, p := range procs {
-			args, _ := os.ReadFile(p) // it may have ended
-			groups, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "cgroup"))
-			if len(args) == 0 { // a zombie, which its parent has yet to reap
-				continue
-			}
-			if strings.Contains(string(args), dir) || strings.Contains(string(groups), "/"+group) {
-				all = append(all, p+" "+strings.ReplaceAll(string(args), "\x00", " "))
-			}
+		all := traces(t, dir, "skiff-"+id[:8])
+		note := filepath.Join("/var/lib/skiff/.elsewhere", id)
+		if _, err := os.Lstat(note); err == nil {
+			all = append(all, note)
 		}
 		return all
 	}
+}
+
+// traces are what carries the name of a directory or of a control group: files, mounts (those of network
+// namespaces included), groups, processes.
+func traces(t testing.TB, dir, group string) []string {
+	t.Helper()
+	var all []string
+	if _, err := os.Stat(dir); err == nil {
+		all = append(all, dir)
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, dir) {
+			all = append(all, "mount "+strings.TrimSpace(line))
+		}
+	}
+	for _, pattern := range []string{"/sys/fs/cgroup/", "/sys/fs/cgroup/*/"} { // v2, v1
+		groups, err := filepath.Glob(pattern + group)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, groups...)
+	}
+	procs, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range procs {
+		args, _ := os.ReadFile(p) // it may have ended
+		groups, _ := os.ReadFile(filepath.Join(filepath.Dir(p), "cgroup"))
+		if len(args) == 0 { // a zombie, which its parent has yet to reap
+			continue
+		}
+		if strings.Contains(string(args), dir) || strings.Contains(string(groups), "/"+group) {
+			all = append(all, p+" "+strings.ReplaceAll(string(args), "\x00", " "))
+		}
+	}
+	return all
 }
 
 // difference is what after has more of than before.
