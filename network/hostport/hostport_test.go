@@ -149,3 +149,25 @@ func TestPorts(t *testing.T) {
 		t.Errorf("the book still has %v, %v", left, err)
 	}
 }
+
+// TestPortsIPv6 leads ports of IPv6 addresses, the pod's own detour included.
+func TestPortsIPv6(t *testing.T) {
+	const address = "2001:db8::7"
+	w := &world{t: t, cfg: Config{Table: "skiff-hostport-test6", StateDir: t.TempDir(), Link: link}}
+	w.World = bridgetest.New(t, link, netip.MustParsePrefix("fd00:251::/64"), 2)
+	if out, err := exec.Command("sh", "-c", "ip link set lo up && ip addr add "+address+"/128 dev lo nodad").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	p, err := New(w.cfg)
+	must(t, err)
+	defer func() { must(t, Remove(w.cfg)) }()
+	must(t, p.Set("sandbox0", w.IPs[:1], []Mapping{{TCP, netip.Addr{}, 80, 8080}, {UDP, netip.MustParseAddr(address), 81, 8080}}))
+	for _, from := range []netns.NsHandle{w.Node, w.Pods[0], w.Pods[1]} {
+		w.want(from, "tcp", "["+address+"]:80", "pod0 tcp")
+		w.want(from, "udp", "["+address+"]:81", "pod0 udp")
+	}
+	must(t, p.Set("sandbox1", w.IPs[1:], []Mapping{{TCP, netip.IPv4Unspecified(), 82, 8080}}))
+	w.Silent(w.Node, "tcp", "["+address+"]:82")
+	must(t, p.Remove("sandbox0"))
+	w.Silent(w.Node, "tcp", "["+address+"]:80")
+}
