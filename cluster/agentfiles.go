@@ -16,14 +16,20 @@ func (p Paths) Node() string    { return filepath.Join(p.Dir, "node.json") }
 func (p Paths) NodeCA() string  { return filepath.Join(p.NodePKI(), "ca.crt") }
 func (p Paths) NodePKI() string { return filepath.Join(p.Kubelet(), "pki") }
 
+// Names of a kubelet's certificates, as upstream's.
+const (
+	clientName  = "kubelet-client"
+	servingName = "kubelet-server"
+)
+
 // clientStore and servingStore hold the certificates of a node that joined, under the names
 // of upstream's kubelet.
 func (p Paths) clientStore() certificates.Current {
-	return certificates.Current{Dir: p.NodePKI(), Name: "kubelet-client"}
+	return certificates.Current{Dir: p.NodePKI(), Name: clientName}
 }
 
 func (p Paths) servingStore() certificates.Current {
-	return certificates.Current{Dir: p.NodePKI(), Name: "kubelet-server"}
+	return certificates.Current{Dir: p.NodePKI(), Name: servingName}
 }
 
 // LoadNode reads the configuration of a node that joined; fs.ErrNotExist if dir holds none.

@@ -73,7 +73,7 @@ type NodeCredentials struct {
 	// GetCertificate is what the kubelet serves with.
 	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 
-	// client and serving are where renewed certificates are kept.
+	// client and serving are where renewed certificates are kept; nil: others renew them.
 	client, serving certificates.Store
 	// conns are those to the API server, which are made anew with a new certificate.
 	conns *connrotation.Dialer
@@ -126,22 +126,29 @@ func (k *NodeCredentials) renewal(n *NodeConfig, client kubernetes.Interface, lo
 	for _, ip := range n.NodeIPs {
 		server.IPAddresses = append(server.IPAddresses, ip.AsSlice())
 	}
-	identity, err := certificates.New(certificates.Config{
-		Client: client, Store: k.client, Signer: certificatesv1.KubeAPIServerClientKubeletSignerName, Purpose: certificatesv1.UsageClientAuth,
-		Request: func() *x509.CertificateRequest { return own }, Renewed: k.conns.CloseAll, Settle: filesRead, Clock: k.clock, Logger: log,
-	})
-	if err != nil {
-		return nil, err
+	var members []component.Member
+	if k.client != nil {
+		identity, err := certificates.New(certificates.Config{
+			Client: client, Store: k.client, Signer: certificatesv1.KubeAPIServerClientKubeletSignerName, Purpose: certificatesv1.UsageClientAuth,
+			Request: func() *x509.CertificateRequest { return own }, Renewed: k.conns.CloseAll, Settle: filesRead, Clock: k.clock, Logger: log,
+		})
+		if err != nil {
+			return nil, err
+		}
+		members = append(members, component.Member{Name: "client certificate", Component: identity})
 	}
-	serving, err := certificates.New(certificates.Config{
-		Client: client, Store: k.serving, Signer: certificatesv1.KubeletServingSignerName, Purpose: certificatesv1.UsageServerAuth,
-		Request: func() *x509.CertificateRequest { return server }, Clock: k.clock, Logger: log,
-	})
-	if err != nil {
-		return nil, err
+	if k.serving != nil {
+		serving, err := certificates.New(certificates.Config{
+			Client: client, Store: k.serving, Signer: certificatesv1.KubeletServingSignerName, Purpose: certificatesv1.UsageServerAuth,
+			Request: func() *x509.CertificateRequest { return server }, Clock: k.clock, Logger: log,
+		})
+		if err != nil {
+			return nil, err
+		}
+		k.GetCertificate = serving.GetCertificate
+		members = append(members, component.Member{Name: "serving certificate", Component: serving})
 	}
-	k.GetCertificate = serving.GetCertificate
-	return []component.Member{{Name: "client certificate", Component: identity}, {Name: "serving certificate", Component: serving}}, nil
+	return members, nil
 }
 
 // nodeSubject is who a node is.

@@ -7,12 +7,19 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/skiff-k8s/skiff/component"
@@ -133,5 +140,71 @@ func echo(l net.Listener) {
 				}
 			}
 		}()
+	}
+}
+
+// A kubelet alone gets its certificate by a bootstrap kubeconfig, as upstream's does, and
+// renews it and its serving certificate in upstream's files.
+func TestKubeletAloneRenews(t *testing.T) {
+	s := newServer(t, nil)
+	token := s.token(t, time.Hour)
+	dir := t.TempDir()
+	with, path, certs := filepath.Join(dir, "bootstrap.conf"), filepath.Join(dir, "kubelet.conf"), filepath.Join(dir, "pki")
+	boot := clientcmdapi.NewConfig()
+	boot.Clusters["c"] = &clientcmdapi.Cluster{Server: s.PublicServer(), CertificateAuthority: s.paths.PKI() + "/ca.crt"}
+	boot.AuthInfos["u"] = &clientcmdapi.AuthInfo{Token: token.Bearer()}
+	boot.Contexts["x"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}
+	boot.CurrentContext = "x"
+	if err := clientcmd.WriteToFile(*boot, with); err != nil {
+		t.Fatal(err)
+	}
+	if err := BootstrapKubeconfig(t.Context(), with, path, certs, "alone", slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	// What it got is used, not requested again.
+	if err := BootstrapKubeconfig(t.Context(), "/nonexistent", path, certs, "alone", slog.New(slog.DiscardHandler)); err != nil {
+		t.Errorf("the second time: %v", err)
+	}
+	for name, conf := range map[string]func() *rest.Config{
+		"with the kubeconfig made": func() *rest.Config {
+			c, err := clientcmd.BuildConfigFromFlags("", path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c
+		},
+		"with a certificate in the kubeconfig": func() *rest.Config {
+			pair, err := os.ReadFile(filepath.Join(certs, "kubelet-client-current.pem"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			certs = filepath.Join(dir, "others")
+			return &rest.Config{Host: s.PublicServer(), TLSClientConfig: rest.TLSClientConfig{CAFile: s.paths.PKI() + "/ca.crt", CertData: pair, KeyData: pair}}
+		},
+	} {
+		var k KubeletConfig
+		k.NodeName, k.NodeIPs = "alone", []string{"127.0.0.1"}
+		c := conf()
+		if err := k.Renew(certs, c, true, true); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		client, err := kubernetes.NewForConfig(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j := joined{NodeConfig: &NodeConfig{NodeName: "alone"}, client: client}
+		if _, err := j.credential(t); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if members, err := k.renewed.renewal(j.NodeConfig, client, slog.New(slog.DiscardHandler)); err != nil || len(members) != 2 {
+			t.Errorf("%s: %d certificates are renewed, %v", name, len(members), err)
+		}
+		if _, err := k.renewed.GetCertificate(nil); err == nil || !strings.Contains(err.Error(), "not signed") {
+			t.Errorf("%s: it serves before anyone has signed: %v", name, err)
+		}
+	}
+	var k KubeletConfig
+	if err := k.Renew(filepath.Join(dir, "none"), &rest.Config{Host: "x", BearerToken: "t"}, true, false); err == nil || !strings.Contains(err.Error(), "rotateCertificates") {
+		t.Errorf("nothing to renew: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -32,6 +33,8 @@ type kubeletFlags struct {
 	address                    string
 	port                       int32
 	serving                    serving
+	certDir                    string
+	rotate, rotateServer       bool
 	clientCA                   string
 	healthzAddress             string
 	healthzPort                int32
@@ -64,7 +67,7 @@ func kubeletCommand() *cobra.Command {
 						return err
 					}
 				}
-				c, err := f.config(log)
+				c, err := f.config(cmd.Context(), log)
 				if err != nil {
 					return err
 				}
@@ -89,6 +92,9 @@ func (f *kubeletFlags) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&f.address, "address", "0.0.0.0", "address to serve at")
 	flags.Int32Var(&f.port, "port", 10250, "port to serve at")
 	f.serving.bindTLS(flags)
+	flags.StringVar(&f.certDir, "cert-dir", "/var/lib/kubelet/pki", "directory of certificates that the kubelet requests from the cluster")
+	flags.BoolVar(&f.rotate, "rotate-certificates", false, "the client certificate is renewed before it ends (rotateCertificates of the configuration)")
+	flags.BoolVar(&f.rotateServer, "rotate-server-certificates", false, "the serving certificate is the cluster's, requested and renewed (serverTLSBootstrap of the configuration)")
 	flags.StringVar(&f.clientCA, "client-ca-file", "", "CA of clients' certificates")
 	flags.StringVar(&f.healthzAddress, "healthz-bind-address", "127.0.0.1", "address of /healthz")
 	flags.Int32Var(&f.healthzPort, "healthz-port", 10248, "its port; 0: none")
@@ -108,8 +114,7 @@ func (f *kubeletFlags) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&f.authorization, "authorization-mode", "Webhook", "Webhook: the API server reviews access")
 }
 
-var kubeletAccepted = append(servingAccepted[:1:1], []others{
-	{"certificates are not rotated; start the kubelet anew before they end", "rotate-certificates? rotate-server-certificates?"},
+var kubeletAccepted = []others{
 	{"features are at the defaults of the version that is served", "feature-gates"},
 	{"the kubelet acts on changes; nothing is synced by the clock", "sync-frequency file-check-frequency housekeeping-interval node-status-update-frequency volume-stats-agg-period"},
 	{"images are pulled as pods need them, several at a time", "registry-burst registry-qps serialize-image-pulls? runtime-request-timeout"},
@@ -132,7 +137,7 @@ var kubeletAccepted = append(servingAccepted[:1:1], []others{
 	{"there is no plain port", "read-only-port"},
 	{"the component has no such endpoint", "contention-profiling?"},
 	{"no URL is looked at", "http-check-frequency"},
-}...)
+}
 
 var kubeletRefused = []others{
 	{"there is no cloud provider", "cloud-provider"},
@@ -148,7 +153,7 @@ var kubeletRefused = []others{
 	{"pods are limited by their number", "pods-per-core"},
 }
 
-func (f *kubeletFlags) config(log *slog.Logger) (cluster.KubeletConfig, error) {
+func (f *kubeletFlags) config(ctx context.Context, log *slog.Logger) (cluster.KubeletConfig, error) {
 	none := func(err error) (cluster.KubeletConfig, error) { return cluster.KubeletConfig{}, err }
 	c := cluster.KubeletConfig{Config: kubelet.Config{
 		RootDir: f.rootDir, PodLogsDir: f.podLogs, ManifestDir: f.manifests, ResolvConf: orElse(f.resolv, "-"),
@@ -188,7 +193,7 @@ func (f *kubeletFlags) config(log *slog.Logger) (cluster.KubeletConfig, error) {
 	if err := f.serve(&c); err != nil {
 		return none(err)
 	}
-	return c, f.connect(&c)
+	return c, f.connect(ctx, &c)
 }
 
 func (f *kubeletFlags) addresses() ([]string, error) {
@@ -222,11 +227,13 @@ func (f *kubeletFlags) serve(c *cluster.KubeletConfig) error {
 	for _, s := range c.NodeIPs {
 		ips = append(ips, net.ParseIP(s))
 	}
-	conf, err := f.serving.config(c.NodeName, ips...)
-	if err != nil {
-		return err
+	if !f.rotateServer || f.client.kubeconfig == "" {
+		conf, err := f.serving.config(c.NodeName, ips...)
+		if err != nil {
+			return err
+		}
+		c.GetCertificate = cluster.Fixed(conf.Certificates[0])
 	}
-	c.GetCertificate = cluster.Fixed(conf.Certificates[0])
 	if _, c.ClientCA, err = authorities("client-ca-file", f.clientCA); err != nil {
 		return err
 	}
@@ -237,7 +244,7 @@ func (f *kubeletFlags) serve(c *cluster.KubeletConfig) error {
 }
 
 // connect makes the clients; without a kubeconfig the kubelet runs static pods only.
-func (f *kubeletFlags) connect(c *cluster.KubeletConfig) error {
+func (f *kubeletFlags) connect(ctx context.Context, c *cluster.KubeletConfig) error {
 	if f.client.kubeconfig == "" {
 		if f.bootstrap != "" {
 			return fmt.Errorf("--bootstrap-kubeconfig needs --kubeconfig, the file that is made")
@@ -245,13 +252,18 @@ func (f *kubeletFlags) connect(c *cluster.KubeletConfig) error {
 		return nil
 	}
 	if f.bootstrap != "" {
-		if err := cluster.BootstrapKubeconfig(f.bootstrap, f.client.kubeconfig, c.NodeName, c.Logger); err != nil {
+		if err := cluster.BootstrapKubeconfig(ctx, f.bootstrap, f.client.kubeconfig, f.certDir, c.NodeName, c.Logger); err != nil {
 			return err
 		}
 	}
 	cfg, err := f.client.config()
 	if err != nil {
 		return err
+	}
+	if f.rotate || f.rotateServer {
+		if err := c.Renew(f.certDir, cfg, f.rotate, f.rotateServer); err != nil {
+			return err
+		}
 	}
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {

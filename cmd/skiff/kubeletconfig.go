@@ -17,14 +17,15 @@ var (
 	kubeletHonoured = strings.Fields(`staticPodPath podLogsDir address port tlsCertFile tlsPrivateKeyFile tlsCipherSuites tlsMinVersion
 		authentication authorization healthzPort healthzBindAddress clusterDomain clusterDNS cgroupRoot cgroupDriver maxPods podPidsLimit
 		resolvConf kubeAPIQPS kubeAPIBurst contentType systemReserved kubeReserved providerID registerWithTaints
-		containerRuntimeEndpoint imageServiceEndpoint enableProfilingHandler`)
+		containerRuntimeEndpoint imageServiceEndpoint enableProfilingHandler
+		rotateCertificates serverTLSBootstrap`)
 	// kubeletUnsupported are refused unless they have one of these values.
 	kubeletUnsupported = map[string][]any{
 		"enableServer": {true}, "registerNode": {true}, "staticPodURL": nil, "staticPodURLHeader": nil, "runOnce": nil, "readOnlyPort": nil,
 		"cpuManagerPolicy": {"none"}, "memoryManagerPolicy": {kubeletv1beta1.NoneMemoryManagerPolicy}, "topologyManagerPolicy": {kubeletv1beta1.NoneTopologyManagerPolicy},
 		"qosReserved": nil, "reservedSystemCPUs": nil, "reservedMemory": nil, "systemReservedCgroup": nil, "kubeReservedCgroup": nil,
 		"allowedUnsafeSysctls": nil, "defaultPodSysctls": nil, "seccompDefault": {false}, "podsPerCore": nil, "tracing": nil,
-		"serverTLSBootstrap": nil, "tlsCurvePreferences": nil, "userNamespaces": nil, "preloadedImagesVerificationAllowlist": nil,
+		"tlsCurvePreferences": nil, "userNamespaces": nil, "preloadedImagesVerificationAllowlist": nil,
 		"shutdownGracePeriod": nil, "shutdownGracePeriodCriticalPods": nil, "shutdownGracePeriodByPodPriority": nil,
 	}
 )
@@ -65,6 +66,8 @@ func (f *kubeletFlags) read(flags *pflag.FlagSet, log *slog.Logger) error {
 	text("container-runtime-endpoint", file.ContainerRuntimeEndpoint, &f.runtime)
 	text("image-service-endpoint", file.ImageServiceEndpoint, &f.images)
 	take("port", file.Port != 0, func() { f.port = file.Port })
+	take("rotate-certificates", file.RotateCertificates, func() { f.rotate = true })
+	take("rotate-server-certificates", file.ServerTLSBootstrap, func() { f.rotateServer = true })
 	take("tls-cipher-suites", len(file.TLSCipherSuites) > 0, func() { f.serving.ciphers = file.TLSCipherSuites })
 	take("anonymous-auth", file.Authentication.Anonymous.Enabled != nil, func() { f.anonymous = *file.Authentication.Anonymous.Enabled })
 	take("authentication-token-webhook", file.Authentication.Webhook.Enabled != nil, func() { f.webhook = *file.Authentication.Webhook.Enabled })
