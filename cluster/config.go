@@ -64,6 +64,10 @@ type Config struct {
 	TLSSANs []string `json:"tlsSANs,omitempty"`
 	// SigningDuration is how long the cluster's signers' certificates last; 0: a year.
 	SigningDuration metav1.Duration `json:"signingDuration,omitzero"`
+	// APIServerArgs are flags of skiff kube-apiserver that the API server is given besides.
+	APIServerArgs map[string][]string `json:"apiServerArgs,omitempty"`
+	// Ports of this host lead to ports of nodes.
+	Ports []PortMapping `json:"ports,omitempty"`
 	// Etcd is where the cluster keeps its state instead of a member of its own.
 	Etcd *ExternalEtcd `json:"etcd,omitempty"`
 	// Audit says which requests are recorded, and where.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"log/slog"
 	"net/netip"
 
@@ -13,9 +14,13 @@ import (
 	"github.com/skiff-k8s/skiff/component"
 )
 
+// APIServerArgs changes the configuration of a cluster's API server as flags of
+// skiff kube-apiserver say.
+type APIServerArgs func(c *APIServerConfig, args map[string][]string) error
+
 // RunControlPlane runs etcd, the API server, the scheduler and the controllers of the
 // cluster in dir until ctx ends.
-func RunControlPlane(ctx context.Context, dir string) error {
+func RunControlPlane(ctx context.Context, dir string, args APIServerArgs) error {
 	c, err := Load(dir)
 	if err != nil {
 		return err
@@ -30,8 +35,11 @@ func RunControlPlane(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
+	if err := c.noteSettings(p, ControlPlane); err != nil {
+		return err
+	}
 	log := newLogger()
-	cp, err := newControlPlane(c, p, creds, log)
+	cp, err := newControlPlane(c, p, creds, args, log)
 	if err != nil {
 		return err
 	}
@@ -39,13 +47,16 @@ func RunControlPlane(ctx context.Context, dir string) error {
 }
 
 // newControlPlane composes the control plane; nothing runs before the group does.
-func newControlPlane(c *Config, p Paths, creds *Credentials, log *slog.Logger) (*component.Group, error) {
+func newControlPlane(c *Config, p Paths, creds *Credentials, args APIServerArgs, log *slog.Logger) (*component.Group, error) {
 	if c.lacks(APIServer) {
 		return newRemoteAddons(c, p, creds, log)
 	}
 	api, err := c.apiServerConfig(p, creds, log)
 	if err != nil {
 		return nil, err
+	}
+	if err := args(&api, c.APIServerArgs); err != nil {
+		return nil, fmt.Errorf("extra arguments of the API server: %w", err)
 	}
 	s, err := newAPIServer(api)
 	if err != nil {

@@ -44,7 +44,7 @@ func newServer(t *testing.T, change func(*Config)) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	group, err := newControlPlane(c, p, creds, slog.New(slog.DiscardHandler))
+	group, err := newControlPlane(c, p, creds, func(*APIServerConfig, map[string][]string) error { return nil }, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}

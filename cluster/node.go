@@ -39,8 +39,12 @@ func RunNode(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	node, err := newNode(n, p, creds, newLogger())
+	log := newLogger()
+	node, err := newNode(n, p, creds, log)
 	if err != nil {
+		return err
+	}
+	if err := addPortMaps(node, p, log); err != nil {
 		return err
 	}
 	return node.Run(ctx)

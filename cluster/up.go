@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/skiff-k8s/skiff/cluster/check"
+	"github.com/skiff-k8s/skiff/cluster/clusterfile"
 	"github.com/skiff-k8s/skiff/cluster/process"
 )
 
@@ -49,6 +51,8 @@ type UpOptions struct {
 	Wanted Wanted
 	// Nodes is how many nodes the cluster has on this host, the first one included; 0: as many as it has.
 	Nodes int
+	// File is what the cluster is to be like; nil: as it is.
+	File *clusterfile.File
 	// Progress gets a line for each step.
 	Progress io.Writer
 	// Timeout for everything; 0: two minutes.
@@ -82,6 +86,9 @@ func Up(ctx context.Context, o UpOptions) (*Running, error) {
 	}
 	defer release()
 	r := &Running{Config: c, Paths: p, opts: o, steps: s}
+	if err := r.endOutdated(ctx); err != nil {
+		return nil, err
+	}
 	for _, role := range []Role{ControlPlane, Node} {
 		child, err := r.ensure(r.role(role))
 		if err != nil {
@@ -140,8 +147,12 @@ func prepare(p Paths, o UpOptions, s *steps) (*Config, func(), error) {
 	if o.Without != nil {
 		c.Without = o.Without
 	}
+	fileOptions(&o, fresh)
 	taken, err := c.settle(o, fresh, running)
 	if err != nil {
+		return nil, nil, inFile(o.File, err)
+	}
+	if err := c.checkFile(o.File, fresh, running); err != nil {
 		return nil, nil, err
 	}
 	if !running {
@@ -156,7 +167,7 @@ func prepare(p Paths, o UpOptions, s *steps) (*Config, func(), error) {
 	}
 	if err := c.update(p, o, running, taken); err != nil {
 		release()
-		return nil, nil, err
+		return nil, nil, inFile(o.File, err)
 	}
 	s.done("certificates and kubeconfig")
 	return c, release, nil
@@ -164,7 +175,9 @@ func prepare(p Paths, o UpOptions, s *steps) (*Config, func(), error) {
 
 // update brings configuration, credentials and directories to what is asked for.
 func (c *Config) update(p Paths, o UpOptions, running bool, taken []claim) error {
-	if now, err := Load(o.Dir); err == nil {
+	now, err := Load(o.Dir)
+	fresh := errors.Is(err, fs.ErrNotExist)
+	if err == nil {
 		c.Nodes, c.NodeSubnets = now.Nodes, now.NodeSubnets // as whoever held the lock left them
 	}
 	if !running {
@@ -174,6 +187,9 @@ func (c *Config) update(p Paths, o UpOptions, running bool, taken []claim) error
 		if err := c.take(o.Reach, p); err != nil {
 			return err
 		}
+	}
+	if err := c.takeFile(o.File, p, fresh); err != nil {
+		return err
 	}
 	if err := c.settleNodes(p, o.Nodes, taken); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -111,6 +112,14 @@ func Parse(name string, data []byte) (*File, error) {
 // Errorf is an error at a field, for what only others can check.
 func (f *File) Errorf(path, format string, args ...any) error {
 	return f.decoder.at(path, format, args...)
+}
+
+// Path is where a path that the file names is: relative ones begin where the file is.
+func (f *File) Path(path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(filepath.Dir(f.decoder.file), path)
 }
 
 // Has says whether a field was given, be it empty.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +22,17 @@ type stamp struct {
 	mtime time.Time
 }
 
+// IsManifest tells whether a file's name is one of a manifest.
+func IsManifest(name string) bool {
+	return slices.Contains([]string{".yaml", ".yml", ".json"}, strings.ToLower(filepath.Ext(name)))
+}
+
+// Find returns the manifests below a directory, by names relative to it; none if there is no directory.
+func Find(dir string) ([]string, error) {
+	found, err := look(dir)
+	return slices.Sorted(maps.Keys(found)), err
+}
+
 // look finds the manifests below dir, by names relative to it. A directory that is missing has
 // none. Hidden files, as editors make them, are no manifests.
 func look(dir string) (map[string]stamp, error) {
@@ -36,7 +48,7 @@ func look(dir string) (map[string]stamp, error) {
 				return fs.SkipDir
 			}
 			return nil
-		case d.IsDir() || !slices.Contains([]string{".yaml", ".yml", ".json"}, strings.ToLower(filepath.Ext(path))):
+		case d.IsDir() || !IsManifest(path):
 			return nil
 		}
 		info, err := os.Stat(path) // links are followed

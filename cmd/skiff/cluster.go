@@ -48,9 +48,14 @@ func upCommand() *cobra.Command {
 	var audit cluster.AuditConfig
 	var nodes int
 	var choice clusterChoice
+	var file string
 	cmd := &cobra.Command{
 		Use: "up", Short: "Start a cluster on this host, or what does not run of it", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			described, err := readClusterFile(cmd, file, &t)
+			if err != nil {
+				return err
+			}
 			if err := t.resolve(cmd); err != nil {
 				return err
 			}
@@ -70,8 +75,11 @@ func upCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := cluster.Up(cmd.Context(), cluster.UpOptions{Name: t.name, Dir: t.dir, Executable: exe, Etcd: external, PlainHTTPRegistries: plainHTTP, RuntimeEndpoint: runtimeEndpoint, Without: without, Audit: audit, Progress: out, Nodes: nodes, Wanted: wanted})
+			r, err := cluster.Up(cmd.Context(), cluster.UpOptions{Name: t.name, Dir: t.dir, Executable: exe, Etcd: external, PlainHTTPRegistries: plainHTTP, RuntimeEndpoint: runtimeEndpoint, Without: without, Audit: audit, Progress: out, Nodes: nodes, Wanted: wanted, File: described})
 			if err != nil {
+				return err
+			}
+			if err := followClusterFile(cmd, described, t.dir); err != nil {
 				return err
 			}
 			fmt.Fprintf(out, "cluster %q is up\n  export KUBECONFIG=%s\n  kubectl create deployment hello --image=skiff.local/hello:v1 --replicas=3\n  kubectl get pods -o wide\n",
@@ -90,6 +98,7 @@ func upCommand() *cobra.Command {
 	}
 	t.flags(cmd)
 	cmd.Flags().BoolVar(&detach, "detach", false, "return once the node is Ready and cluster DNS answers")
+	cmd.Flags().StringVarP(&file, "file", "f", "", "cluster.yaml: what the cluster is to be like (docs/cluster-file.md)")
 	cmd.Flags().IntVar(&nodes, "nodes", 0, "nodes in all on this host, further ones in network namespaces; none: as many as there are, one in a new cluster")
 	choice.bind(cmd.Flags())
 	etcd.bind(cmd.Flags())
@@ -159,5 +168,7 @@ func roleCommand(role cluster.Role, short string, run func(context.Context, stri
 }
 
 func controlPlaneCommand() *cobra.Command {
-	return roleCommand(cluster.ControlPlane, "Run the control plane of a cluster (skiff up starts it)", cluster.RunControlPlane)
+	return roleCommand(cluster.ControlPlane, "Run the control plane of a cluster (skiff up starts it)", func(ctx context.Context, dir string) error {
+		return cluster.RunControlPlane(ctx, dir, extraArgs)
+	})
 }
