@@ -158,6 +158,9 @@ func (n *Network) Attach(ctx context.Context, s Sandbox) ([]netip.Addr, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := findPlugins(list, n.cfg.BinDirs); err != nil { // before anything has to be undone
+		return nil, err
+	}
 	config, err := flatten(list)
 	if err != nil {
 		return nil, err
@@ -228,6 +231,12 @@ func (n *Network) detach(ctx context.Context, id string, r record, netns string)
 		netns = "" // so the specification says that it has gone
 	}
 	r.NetNS = netns
+	if err := findPlugins(list, n.cfg.BinDirs); err != nil && (netns == "" || len(r.Addresses) == 0) {
+		// The links have gone with the namespace, or never came: who took the plugins away has not left
+		// much. A sandbox that is connected waits for them to come back.
+		n.cfg.Logger.Warn("a sandbox is taken off its network without the plugins", "sandbox", id, "err", err)
+		return n.book.remove(id)
+	}
 	if err := n.lib.DelNetworkList(ctx, list, r.runtime(id)); err != nil {
 		return fmt.Errorf("network %q: %w", list.Name, err)
 	}

@@ -218,6 +218,32 @@ func TestFailures(t *testing.T) {
 	r.restart()
 	must[[]netip.Addr](t)(r.Attach(t.Context(), Sandbox{ID: "c", NetNS: "/x"}))
 	r.want("DEL old c netns=", "ADD old c netns=/x")
+
+	// Plugins that are taken away: what can't be attached leaves nothing, what was never attached or has
+	// lost its namespace can be taken off, what is attached waits.
+	alive := t.TempDir()
+	must[[]netip.Addr](t)(r.Attach(t.Context(), Sandbox{ID: "d", NetNS: alive}))
+	if r.book.put("e", record{Config: config, NetNS: alive}) != nil {
+		t.Fatal("can't write")
+	}
+	if err := os.Rename(r.bin("scripted"), r.bin("elsewhere")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Attach(t.Context(), Sandbox{ID: "f", NetNS: alive}); err == nil || !strings.Contains(err.Error(), "scripted") || r.Attached("f") {
+		t.Errorf("attached without a plugin: %v", err)
+	}
+	if err := errors.Join(r.Detach(t.Context(), "c", ""), r.Detach(t.Context(), "e", alive)); err != nil {
+		t.Errorf("taken off without a plugin: %v", err)
+	}
+	if err := r.Detach(t.Context(), "d", alive); err == nil || !r.Attached("d") {
+		t.Errorf("what is attached was forgotten: %v", err)
+	}
+	if err := os.Rename(r.bin("elsewhere"), r.bin("scripted")); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Detach(t.Context(), "d", alive); err != nil || r.Attached("d") {
+		t.Errorf("with the plugin back: %v", err)
+	}
 }
 
 func TestReady(t *testing.T) {
