@@ -61,13 +61,18 @@ lint: vet ## go vet, gofmt and staticcheck (minutes)
 format:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "run gofmt -w on:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 
+# Version 2, for tests of the kubelet on it; 1.6 is Debian's.
+.PHONY: containerd
+containerd: ## containerd 2 from its module, built once into .cache/twins (minutes when cold)
+	@$(MAKE) --no-print-directory -C test/upstream/twins CACHE=$(CACHE) $(CACHE)/twins/containerd $(CACHE)/twins/containerd-shim-runc-v2
+
 .PHONY: unit
-unit: embedded ## all tests of the packages, those that need root included
+unit: embedded containerd ## all tests of the packages, those that need root included
 	@echo "go test ./..."
 	@$(GO) test -timeout 30m -tags $(TAGS) $(shell $(GO) list ./... | grep -v /test/e2e)
 
 .PHONY: e2e
-e2e: build ## real clusters on this host: the deployment flow, crashes, clean-up
+e2e: build containerd ## real clusters on this host: the deployment flow, crashes, clean-up
 	@echo "go test ./test/e2e"
 	@SKIFF_BIN=$(CURDIR)/bin/skiff KUBECTL_BIN=$(CURDIR)/bin/kubectl $(GO) test -count=1 -timeout 40m -v -tags $(TAGS) ./test/e2e
 
