@@ -69,7 +69,9 @@ func (f Family) typeOf(x Field) nftables.SetDatatype {
 		return nftables.TypeInetProto
 	case dport:
 		return nftables.TypeInetService
-	case mark:
+	case mark, random:
+		// Also of four bytes in the host's order; nft(8) can't list concatenations with an
+		// integer, whose length it does not know.
 		return nftables.TypeMark
 	}
 	return nftables.TypeInteger
