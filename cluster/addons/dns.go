@@ -42,7 +42,7 @@ type DNSConfig struct {
 	// ServiceIPs are the cluster IPs, one a family; kubelets give the first to pods as their
 	// resolver.
 	ServiceIPs []netip.Addr
-	Logger    *slog.Logger
+	Logger     *slog.Logger
 }
 
 // DNS keeps the kube-dns Service and EndpointSlices with every node's server: each node
