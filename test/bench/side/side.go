@@ -182,6 +182,8 @@ func (k *Cluster) Exec(name string, argv ...string) (*Process, error) {
 	defer log.Close()
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, k.dir
+	// containerd takes the first shim that it finds, and another release's does not fit.
+	cmd.Env = append(os.Environ(), "PATH="+k.c.Twins+":"+os.Getenv("PATH"))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
