@@ -6,8 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 
 	"github.com/skiff-k8s/skiff/cluster/check"
+	"github.com/skiff-k8s/skiff/cluster/process"
 	"github.com/skiff-k8s/skiff/host/netlink"
 )
 
@@ -63,24 +65,47 @@ type placed struct {
 	dir string
 }
 
-// otherClusters are those below the default directory and beside dir, whether they run or not.
+// otherClusters are those below the default directory, beside dir and of the notes, whether they run
+// or not. Clusters in other network namespaces are in nobody's way.
 func otherClusters(dir string) []placed {
 	var out []placed
-	for _, pattern := range []string{DefaultDir("*"), filepath.Join(filepath.Dir(dir), "*"), filepath.Join(clustersElsewhere, "*")} {
+	for _, pattern := range []string{DefaultDir("*"), filepath.Join(filepath.Dir(dir), "*"), filepath.Join(clustersElsewhere, "*"+noteSuffix())} {
 		found, _ := filepath.Glob(filepath.Join(pattern, "cluster.json")) // the pattern is good
 		for _, f := range found {
 			c, err := Load(filepath.Dir(f))
 			if err != nil || samePath(filepath.Dir(f), dir) || slices.ContainsFunc(out, func(o placed) bool { return o.ID == c.ID }) {
 				continue // what cannot be read claims nothing that could be known
 			}
-			out = append(out, placed{c, filepath.Dir(f)})
+			if !elsewhere(Paths{filepath.Dir(f)}) {
+				out = append(out, placed{c, filepath.Dir(f)})
+			}
 		}
 	}
 	return out
 }
 
-// clustersElsewhere holds a link to each data directory that is not below the default one.
+// elsewhere tells whether a cluster runs in another network namespace than this process.
+func elsewhere(p Paths) bool {
+	for _, role := range []Role{ControlPlane, Node} {
+		if pid, err := process.Running(p.Lock(role)); err == nil && pid != 0 {
+			return !samePath(fmt.Sprintf("/proc/%d/ns/net", pid), "/proc/self/ns/net")
+		}
+	}
+	return false
+}
+
+// clustersElsewhere holds a link to each data directory that is not below the default one. Its
+// name is the cluster's id and noteSuffix.
 const clustersElsewhere = "/var/lib/skiff/.elsewhere"
+
+// noteSuffix tells network namespaces apart.
+func noteSuffix() string {
+	st, err := os.Stat("/proc/self/ns/net")
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf(".%d", st.Sys().(*syscall.Stat_t).Ino)
+}
 
 func samePath(a, b string) bool {
 	x, errA := os.Stat(a)

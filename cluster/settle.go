@@ -150,7 +150,7 @@ func noteElsewhere(c *Config, dir string) error {
 	if err := os.MkdirAll(clustersElsewhere, 0o755); err != nil {
 		return fmt.Errorf("note where the cluster is: %w", err)
 	}
-	link := filepath.Join(clustersElsewhere, c.ID)
+	link := filepath.Join(clustersElsewhere, c.ID+noteSuffix())
 	if to, err := os.Readlink(link); err == nil && to == dir {
 		return nil
 	}
@@ -175,7 +175,7 @@ func forgetElsewhere(id string) error {
 	var errs []error
 	for _, e := range entries {
 		link := filepath.Join(clustersElsewhere, e.Name())
-		if _, err := os.Stat(filepath.Join(link, "cluster.json")); e.Name() == id || errors.Is(err, os.ErrNotExist) {
+		if _, err := os.Stat(filepath.Join(link, "cluster.json")); strings.HasPrefix(e.Name(), id) || errors.Is(err, os.ErrNotExist) {
 			if err := os.Remove(link); err != nil && !errors.Is(err, os.ErrNotExist) {
 				errs = append(errs, fmt.Errorf("forget where the cluster is: %w", err))
 			}

@@ -46,7 +46,7 @@ func TestOneClearLine(t *testing.T) {
 		{"no cluster to end", []string{"down", "--data-dir", filepath.Join(dir, "none")}, []string{"no cluster", "none"}},
 		{"no cluster for an image", []string{"image", "ls", "--data-dir", filepath.Join(dir, "none")}, []string{"no cluster"}},
 		{"no data directory", []string{"control-plane"}, []string{"data-dir"}},
-		{"an empty one", []string{"node", "--data-dir", dir}, []string{"cluster.json"}},
+		{"an empty one", []string{"node", "--data-dir", dir}, []string{"no cluster", dir}},
 	} {
 		t.Run(c.name, func(t *testing.T) { oneLine(t, exec.Command(skiff, c.args...), c.want) })
 	}

@@ -364,12 +364,14 @@ func (c *cluster) reboot(t *testing.T) {
 // TestSideBySide runs two clusters on one host.
 func TestSideBySide(t *testing.T) {
 	a := upFrom(t, "one", func(string) {}, "--nodes", "2")
-	b := upFrom(t, "two", func(string) {}, "--nodes", "2")
-	for _, c := range []*cluster{a, b} {
+	web := func(c *cluster) {
 		c.k(t, "create", "deployment", "web", "--image=skiff.local/hello:v1", "--replicas=2", "--port=8080")
 		c.k(t, "expose", "deployment", "web", "--port=80", "--target-port=8080")
 		c.k(t, "rollout", "status", "deployment/web", "--timeout=180s")
 	}
+	web(a) // before the other is there, whose traces are compared with what was there
+	b := upFrom(t, "two", func(string) {}, "--nodes", "2")
+	web(b)
 	ips := map[*cluster]string{}
 	for _, c := range []*cluster{a, b} {
 		ips[c] = c.k(t, "get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
@@ -388,7 +390,7 @@ func TestSideBySide(t *testing.T) {
 		want []string
 	}{
 		{[]string{"--pod-cidr", "10.244.0.0/16"}, []string{"--pod-cidr", "10.244.0.0/16", "\"one\""}},
-		{[]string{"--service-cidr", "10.96.0.0/12"}, []string{"--service-cidr", "10.96.0.0/12", "\"one\""}},
+		{[]string{"--service-cidr", "10.96.0.0/16"}, []string{"--service-cidr", "10.96.0.0/16", "\"one\""}},
 		{[]string{"--pod-cidr", taken}, []string{"--pod-cidr", taken}},
 		{[]string{"--api-port", "6443"}, []string{"--api-port", "6443", "\"one\""}},
 		{[]string{"--kubelet-port", "10250"}, []string{"--kubelet-port", "10250", "\"one\""}},
