@@ -91,14 +91,15 @@ CONFORMANCE = $(CACHE)/conformance run -skiff bin/skiff -kubectl bin/kubectl -ca
 RESULTS     = -results test/upstream/results/conformance.xml -causes test/upstream/results/causes.txt -page docs/conformance.md
 CHANGED     = $(shell git diff --quiet HEAD -- . ':!test' ':!docs' 2>/dev/null || echo ' with changes')
 PARALLEL   ?= 4
+NODES      ?= 2
 
 .PHONY: conformance-tools
 conformance-tools: build
 	@$(MAKE) --no-print-directory -C test/upstream CACHE=$(CACHE) tools
 
 .PHONY: conformance
-conformance: conformance-tools ## the Conformance tests on a fresh cluster, all or FOCUS=regex or SIG=name, PARALLEL=n at a time; docs/conformance.md
-	@$(CONFORMANCE) -out $(CACHE)/results/conformance -sig '$(SIG)' -focus '$(value FOCUS)' -parallel '$(PARALLEL)' $(RESULTS) -commit '$(COMMIT)$(CHANGED)'
+conformance: conformance-tools ## the Conformance tests on a fresh cluster, all or FOCUS=regex or SIG=name, PARALLEL=n at a time, on NODES=n nodes; docs/conformance.md
+	@$(CONFORMANCE) -out $(CACHE)/results/conformance -sig '$(SIG)' -focus '$(value FOCUS)' -parallel '$(PARALLEL)' -nodes '$(NODES)' $(RESULTS) -commit '$(COMMIT)$(CHANGED)'
 
 .PHONY: conformance-page
 conformance-page: ## compute docs/conformance.md again from the results kept

@@ -23,15 +23,15 @@ type testCluster struct {
 
 func (c *testCluster) kubeconfig() string { return filepath.Join(c.dir, "kubeconfig") }
 
-// startCluster returns when the node is Ready and cluster DNS answers. The caller calls
+// startCluster returns when all nodes are Ready and cluster DNS answers. The caller calls
 // down whether or not there is an error.
-func startCluster(ctx context.Context, o tools, dir string, registries []string, log io.Writer) (*testCluster, error) {
+func startCluster(ctx context.Context, o tools, dir string, nodes int, registries []string, log io.Writer) (*testCluster, error) {
 	c := &testCluster{skiff: o.skiff, dir: dir}
 	var err error
 	if c.registry, err = startRegistry(o, log); err != nil {
 		return c, err
 	}
-	args := []string{"up", "--detach", "--name", clusterName, "--data-dir", dir}
+	args := []string{"up", "--detach", "--name", clusterName, "--data-dir", dir, "--nodes", fmt.Sprint(nodes)}
 	for _, r := range registries {
 		args = append(args, "--plain-http-registry", r)
 	}
@@ -46,7 +46,7 @@ func startCluster(ctx context.Context, o tools, dir string, registries []string,
 
 // startRegistry returns when the registry listens.
 func startRegistry(o tools, log io.Writer) (*exec.Cmd, error) {
-	cmd := exec.Command(o.registry, "-layout", o.images, "-listen", "127.0.0.1:80")
+	cmd := exec.Command(o.registry, "-layout", o.images, "-listen", hostAddress+":80")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err

@@ -49,6 +49,9 @@ func isolate(ctx context.Context) (exitCode int, err error) {
 	return 0, err
 }
 
+// hostAddress is the first node's. The registry is there, where all nodes reach it.
+const hostAddress = "192.0.2.10"
+
 // prepareNamespaces makes what a cluster expects of a host: shared mounts, a loopback, an
 // address with a default route (so that cluster addresses are routed before they are
 // translated), and the registries' names.
@@ -63,7 +66,7 @@ func prepareNamespaces(ctx context.Context, dir string, registries []string) err
 	for _, args := range []string{
 		"link set lo up",
 		"link add eth0 type veth peer name outside",
-		"addr add 192.0.2.10/24 dev eth0",
+		"addr add " + hostAddress + "/24 dev eth0",
 		"link set eth0 up",
 		"link set outside up",
 		"route add default via 192.0.2.1",
@@ -77,7 +80,7 @@ func prepareNamespaces(ctx context.Context, dir string, registries []string) err
 		return err
 	}
 	hosts := filepath.Join(dir, "hosts")
-	text := fmt.Sprintf("127.0.0.1 localhost\n::1 localhost\n192.0.2.10 %s\n127.0.0.1 %s\n", name, strings.Join(registries, " "))
+	text := fmt.Sprintf("127.0.0.1 localhost\n::1 localhost\n%s %s\n%s %s\n", hostAddress, name, hostAddress, strings.Join(registries, " "))
 	if err := os.WriteFile(hosts, []byte(text), 0o644); err != nil {
 		return err
 	}

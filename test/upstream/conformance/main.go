@@ -1,7 +1,7 @@
 // Command conformance runs Conformance tests of Kubernetes' end-to-end suite against a
 // fresh cluster of skiff, keeps their merged results and computes docs/conformance.md.
 //
-//	conformance run  -skiff FILE -kubectl FILE -cache DIR -out DIR [-sig NAME] [-focus REGEX] [-list FILE]... [-parallel N]
+//	conformance run  -skiff FILE -kubectl FILE -cache DIR -out DIR [-sig NAME] [-focus REGEX] [-list FILE]... [-parallel N] [-nodes N]
 //	                 [-results FILE -causes FILE -page FILE -commit SHA]
 //	conformance page -results FILE -causes FILE -page FILE
 //
@@ -26,6 +26,7 @@ type options struct {
 	out      string
 	choice   choice
 	parallel int
+	nodes    int
 	timeout  time.Duration
 	record   record
 }
@@ -109,6 +110,7 @@ func parseRun(args []string) (options, error) {
 		return err
 	})
 	flags.IntVar(&o.parallel, "parallel", 2, "tests at a time")
+	flags.IntVar(&o.nodes, "nodes", 2, "nodes of the cluster; two tests want at least two")
 	flags.DurationVar(&o.timeout, "timeout", time.Hour, "for each phase of the run")
 	o.record.flags(flags)
 	flags.StringVar(&o.record.commit, "commit", "unknown", "what the skiff was built from")
@@ -130,6 +132,9 @@ func parseRun(args []string) (options, error) {
 	}
 	if o.parallel < 1 {
 		return o, fmt.Errorf("PARALLEL=%d: at least one test at a time", o.parallel)
+	}
+	if o.nodes < 1 {
+		return o, fmt.Errorf("NODES=%d: a cluster has at least one", o.nodes)
 	}
 	o.e2e, o.ginkgo = filepath.Join(cache, "e2e.test"), filepath.Join(cache, "ginkgo")
 	o.registry, o.images = filepath.Join(cache, "registry"), filepath.Join(cache, "images")

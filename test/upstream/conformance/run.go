@@ -87,7 +87,7 @@ func runOnCluster(ctx context.Context, o options, stages [][]phase) (ran map[str
 		return nil, err
 	}
 	defer log.Close()
-	cluster, err := startCluster(ctx, o.tools, filepath.Join(data, "c"), registries, log)
+	cluster, err := startCluster(ctx, o.tools, filepath.Join(data, "c"), o.nodes, registries, log)
 	defer func() { err = errors.Join(err, cluster.down(o.out)) }()
 	if err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func runStage(ctx context.Context, o options, stage []phase, kubeconfig string, 
 	for _, p := range stage {
 		fmt.Printf("%s: %d tests, %d at a time\n", p.name, len(p.specs), p.procs)
 		wg.Go(func() {
-			outcomes, err := runPhase(ctx, o.tools, p, kubeconfig, o.out, show, o.timeout)
+			outcomes, err := runPhase(ctx, o.tools, p, o.nodes, kubeconfig, o.out, show, o.timeout)
 			mu.Lock()
 			defer mu.Unlock()
 			maps.Copy(ran, outcomes)

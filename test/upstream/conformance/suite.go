@@ -17,7 +17,7 @@ const longestArgument = 128 << 10
 
 // runPhase runs the tests of one phase and returns the outcomes of those that ran, beside
 // any error. JUnit and the suite's log are in a folder of the phase's own.
-func runPhase(ctx context.Context, o tools, p phase, kubeconfig, out string, show *progress, timeout time.Duration) (map[string]outcome, error) {
+func runPhase(ctx context.Context, o tools, p phase, nodes int, kubeconfig, out string, show *progress, timeout time.Duration) (map[string]outcome, error) {
 	dir := filepath.Join(out, p.name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -33,7 +33,7 @@ func runPhase(ctx context.Context, o tools, p phase, kubeconfig, out string, sho
 	defer log.Close()
 	cmd := exec.CommandContext(ctx, o.ginkgo, "-p", fmt.Sprintf("--procs=%d", p.procs), "--timeout="+timeout.String(), "--no-color", "--silence-skips", "--focus="+match, o.e2e, "--",
 		"--provider=skeleton", "--kubeconfig="+kubeconfig, "--kubectl-path="+o.kubectl,
-		"--allowed-not-ready-nodes=-1", "--num-nodes=1", "--node-os-distro=debian",
+		"--allowed-not-ready-nodes=-1", fmt.Sprintf("--num-nodes=%d", nodes), "--node-os-distro=debian",
 		"--report-dir="+dir, "--report-complete-junit", "--disable-log-dump")
 	cmd.Stdout, cmd.Stderr, cmd.Dir = io.MultiWriter(log, &watcher{progress: show}), log, dir
 	// An interrupt of all its processes, as from a terminal, lets the suite write its report

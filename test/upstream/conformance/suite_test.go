@@ -30,7 +30,7 @@ END
 func phaseWith(t *testing.T, ctx context.Context, ginkgo string) (map[string]outcome, error) {
 	t.Helper()
 	show := &progress{out: &strings.Builder{}, total: 1, now: time.Now}
-	return runPhase(ctx, tools{ginkgo: ginkgo}, phase{"parallel", 3, suiteOf(one)}, "kubeconfig", t.TempDir(), show, time.Minute)
+	return runPhase(ctx, tools{ginkgo: ginkgo}, phase{"parallel", 3, suiteOf(one)}, 2, "kubeconfig", t.TempDir(), show, time.Minute)
 }
 
 func TestRunPhase(t *testing.T) {
@@ -92,7 +92,7 @@ func TestRunPhaseOfTooManyNames(t *testing.T) {
 	for range longestArgument / len(one) {
 		many = append(many, suiteOf(one)...)
 	}
-	_, err := runPhase(t.Context(), tools{}, phase{"parallel", 1, many}, "", t.TempDir(), nil, time.Minute)
+	_, err := runPhase(t.Context(), tools{}, phase{"parallel", 1, many}, 2, "", t.TempDir(), nil, time.Minute)
 	if err == nil || !strings.Contains(err.Error(), "the kernel takes") {
 		t.Errorf("error %v", err)
 	}
@@ -106,7 +106,7 @@ func TestStartCluster(t *testing.T) {
 case "$1" in up) echo "skiff: port 6443 is taken" >&2; exit 1;; esac
 `)
 	var log strings.Builder
-	cluster, err := startCluster(t.Context(), tools{skiff: skiff, registry: registry}, filepath.Join(dir, "c"), registries, &log)
+	cluster, err := startCluster(t.Context(), tools{skiff: skiff, registry: registry}, filepath.Join(dir, "c"), 2, registries, &log)
 	if err == nil || !strings.Contains(err.Error(), "port 6443 is taken") {
 		t.Errorf("error %v", err)
 	}
@@ -119,7 +119,7 @@ case "$1" in up) echo "skiff: port 6443 is taken" >&2; exit 1;; esac
 }
 
 func TestRegistryThatEnds(t *testing.T) {
-	cluster, err := startCluster(t.Context(), tools{skiff: "/bin/true", registry: script(t, "echo 'registry: port 80 is taken' >&2; exit 1\n")}, t.TempDir(), registries, &strings.Builder{})
+	cluster, err := startCluster(t.Context(), tools{skiff: "/bin/true", registry: script(t, "echo 'registry: port 80 is taken' >&2; exit 1\n")}, t.TempDir(), 2, registries, &strings.Builder{})
 	if err == nil || !strings.Contains(err.Error(), "port 80 is taken") {
 		t.Errorf("error %v", err)
 	}
