@@ -17,6 +17,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -66,7 +67,10 @@ type Config struct {
 	RootDir          string // /var/lib/kubelet
 	PodLogsDir       string // /var/log/pods
 	ContainerLogsDir string // links for log collectors, /var/log/containers; "-": none
-	ManifestDir      string // static pods; empty: none
+	ManifestDir      string // static pods, a directory or file; empty: none
+	// ManifestURL serves static pods too, to requests with that header; empty: none.
+	ManifestURL       string
+	ManifestURLHeader http.Header
 
 	NodeIPs    []string // primary first
 	ListenAddr string   // :10250
@@ -221,7 +225,7 @@ func New(cfg Config) (*Kubelet, error) {
 		Services: objects.NewServices(cfg.Client, cfg.Logger), Cgroups: groups, CgroupParent: cfg.CgroupRoot, PodPidsLimit: cfg.PodPidsLimit,
 		CRINode: k.criNode(memory.Value()), HostIPs: func() []string { return cfg.NodeIPs }, Node: k.node.Object, Allocatable: k.node.Allocatable,
 		NetworkReady: k.node.NetworkReady, Runtime: k.node.RuntimeConditions, RuntimeName: k.node.RuntimeName, Recorder: k.recorder,
-		PodLogsDir: cfg.PodLogsDir, ContainerLogsDir: cfg.ContainerLogsDir, ManifestDir: cfg.ManifestDir, Dead: cfg.DeadContainers, Logger: cfg.Logger,
+		PodLogsDir: cfg.PodLogsDir, ContainerLogsDir: cfg.ContainerLogsDir, ManifestDir: cfg.ManifestDir, ManifestURL: cfg.ManifestURL, ManifestURLHeader: cfg.ManifestURLHeader, Dead: cfg.DeadContainers, Logger: cfg.Logger,
 	}); err != nil {
 		return fail(err)
 	}
@@ -243,7 +247,7 @@ func New(cfg Config) (*Kubelet, error) {
 			NodeName: cfg.NodeName, Listener: cfg.Listener, Addr: cfg.ListenAddr, GetCertificate: cfg.GetCertificate, ClientCA: cfg.ClientCA, Client: cfg.Client,
 			Pods: k.pods, CRI: k.cri, LogDir: filepath.Dir(cfg.PodLogsDir), Profiling: cfg.Profiling, Logger: cfg.Logger,
 			Stats:   func(ctx context.Context) (any, error) { return st.Summary(ctx) },
-			Metrics: st.Metrics,
+			Metrics: st.Metrics, Own: k.metrics,
 		}); err != nil {
 			return fail(err)
 		}

@@ -13,6 +13,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"sync"
 	"time"
 
@@ -64,8 +65,9 @@ type Config struct {
 	Recorder record.EventRecorder
 	// ContainerLogsDir gets a link to every container's log; empty: none are made.
 	PodLogsDir, ContainerLogsDir string
-	// ManifestDir holds static pods; empty: none.
-	ManifestDir string
+	// ManifestDir, a directory or file, and ManifestURL hold static pods; empty: none.
+	ManifestDir, ManifestURL string
+	ManifestURLHeader        http.Header
 	// Dead says which containers that have ended are kept.
 	Dead   DeadPolicy
 	Logger *slog.Logger
@@ -84,7 +86,9 @@ type Manager struct {
 	api      map[types.UID]*corev1.Pod // as the API server has them, mirrors included
 	static   map[types.UID]*corev1.Pod
 	apiReady bool
-	fileDone bool
+	fileDone bool // all sources of static pods were read
+	sources  map[string]bool
+	failed   map[string]map[string]string // manifests that can't be used, by source
 	admitted map[types.UID]*corev1.Pod
 	wg       sync.WaitGroup
 
@@ -132,6 +136,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	run(m.writer.run)
 	run(m.watchRuntime)
 	run(m.watchManifests)
+	run(m.watchURL)
 	if m.cfg.Client != nil {
 		run(m.cfg.Services.Run)
 		run(m.watchAPI)
@@ -278,6 +283,9 @@ func (m *Manager) finished(w *worker) {
 	if m.workers[w.uid] == w {
 		delete(m.workers, w.uid)
 		delete(m.admitted, w.uid)
+		if m.ctx.Err() == nil {
+			m.startStatic()
+		}
 	}
 	m.mu.Unlock()
 	m.requestRelist()

@@ -121,6 +121,13 @@ func (w *worker) gracePeriod() int64 {
 	return max(g, 1)
 }
 
+// desired is the pod as it should be; shared, never changed.
+func (w *worker) desired() *corev1.Pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.pod
+}
+
 // view is the pod with its latest status.
 func (w *worker) view() *corev1.Pod {
 	w.mu.Lock()

@@ -51,6 +51,8 @@ type Config struct {
 	// Stats answers /stats/summary, Metrics /metrics/resource.
 	Stats   func(context.Context) (any, error)
 	Metrics func(context.Context) ([]byte, error)
+	// Own are the kubelet's own metrics, /metrics; nil: none.
+	Own func() []byte
 	// Healthy says what is wrong with the kubelet; nil: nothing.
 	Healthy func() error
 	// LogDir is served under /logs/; empty: not.
@@ -227,6 +229,10 @@ func (s *Server) stats(w http.ResponseWriter, r *http.Request, p string) {
 func (s *Server) metrics(w http.ResponseWriter, r *http.Request, p string) {
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 	if p != "/metrics/resource" || s.cfg.Metrics == nil {
+		if p == "/metrics" && s.cfg.Own != nil {
+			_, _ = w.Write(s.cfg.Own())
+			return
+		}
 		if p == "/metrics" || p == "/metrics/cadvisor" || p == "/metrics/probes" {
 			return // nothing to tell
 		}
