@@ -45,7 +45,7 @@ func (c *Config) ensureNodeLink() error {
 			{"net/ipv4/conf/" + b.Name + "/send_redirects", "0"},
 		}
 		if s.Addr().Is6() {
-			set = [][2]string{{"net/ipv6/conf/all/forwarding", "1"}}
+			set = [][2]string{{"net/ipv6/conf/all/forwarding", "1"}, {"net/ipv6/conf/" + b.Name + "/proxy_ndp", "1"}}
 		}
 		for _, kv := range set {
 			if err := setSysctl(kv[0], kv[1]); err != nil {
@@ -53,6 +53,15 @@ func (c *Config) ensureNodeLink() error {
 			}
 		}
 		if err := c.masqueradeNodes(s); err != nil {
+			return err
+		}
+	}
+	// Nodes have routes via the first one's address as if it were on the link.
+	for _, ip := range c.NodeIPs {
+		if !ip.Is6() {
+			continue
+		}
+		if err := netlink.EnsureNeighborProxy(b.Name, ip); err != nil {
 			return err
 		}
 	}
