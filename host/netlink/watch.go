@@ -34,6 +34,9 @@ type Change struct {
 	// Dst and Protocol of a route.
 	Dst      netip.Prefix
 	Protocol uint8
+	// Neighbour and MAC of an entry; a forwarding entry has no neighbour, but its remote.
+	Neighbour, Remote netip.Addr
+	MAC               [6]byte
 }
 
 // Watcher tells changes of one network namespace.
@@ -108,11 +111,44 @@ func decodeChange(kind uint16, data []byte) (Change, bool) {
 		if len(data) < unix.SizeofNdMsg || binary.NativeEndian.Uint16(data[8:])&unix.NUD_PERMANENT == 0 {
 			return Change{}, false
 		}
-		return Change{Kind: EntryDeleted, Link: int(int32(binary.NativeEndian.Uint32(data[4:])))}, true
+		return decodeEntry(data), true
 	case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 		return decodeRoute(kind, data)
 	}
 	return Change{}, false
+}
+
+// eachAttribute calls f for each, as long as they can be read.
+func eachAttribute(data []byte, f func(kind uint16, value []byte)) {
+	for len(data) >= unix.SizeofRtAttr {
+		size := int(binary.NativeEndian.Uint16(data))
+		if size < unix.SizeofRtAttr || size > len(data) {
+			return
+		}
+		f(binary.NativeEndian.Uint16(data[2:]), data[unix.SizeofRtAttr:size])
+		data = data[min((size+3)&^3, len(data)):]
+	}
+}
+
+func decodeEntry(data []byte) Change {
+	c := Change{Kind: EntryDeleted, Link: int(int32(binary.NativeEndian.Uint32(data[4:])))}
+	var dst netip.Addr
+	eachAttribute(data[unix.SizeofNdMsg:], func(kind uint16, value []byte) {
+		switch kind {
+		case unix.NDA_DST:
+			if a, ok := netip.AddrFromSlice(value); ok {
+				dst = a
+			}
+		case unix.NDA_LLADDR:
+			copy(c.MAC[:], value)
+		}
+	})
+	if data[0] == unix.AF_BRIDGE {
+		c.Remote = dst
+	} else {
+		c.Neighbour = dst
+	}
+	return c
 }
 
 func decodeRoute(kind uint16, data []byte) (Change, bool) {
@@ -131,13 +167,8 @@ func decodeRoute(kind uint16, data []byte) (Change, bool) {
 	if family == unix.AF_INET6 {
 		dst = netip.IPv6Unspecified()
 	}
-	for rest := data[unix.SizeofRtMsg:]; len(rest) >= unix.SizeofRtAttr; {
-		size, attr := int(binary.NativeEndian.Uint16(rest)), binary.NativeEndian.Uint16(rest[2:])
-		if size < unix.SizeofRtAttr || size > len(rest) {
-			break
-		}
-		value := rest[unix.SizeofRtAttr:size]
-		switch attr {
+	eachAttribute(data[unix.SizeofRtMsg:], func(kind uint16, value []byte) {
+		switch kind {
 		case unix.RTA_DST:
 			if a, ok := netip.AddrFromSlice(value); ok {
 				dst = a
@@ -147,8 +178,7 @@ func decodeRoute(kind uint16, data []byte) (Change, bool) {
 				c.Link = int(int32(binary.NativeEndian.Uint32(value)))
 			}
 		}
-		rest = rest[min((size+3)&^3, len(rest)):]
-	}
+	})
 	c.Dst = netip.PrefixFrom(dst, bits)
 	return c, c.Dst.IsValid()
 }

@@ -36,16 +36,16 @@ func (k *kernel) close() { k.h.Close() }
 // linkName of the VXLAN link over an IP version.
 func linkName(base string, u underlay) string { return fmt.Sprintf("%s-vx%d", base, u) }
 
-// owns tells whether a link is a VXLAN link of ours. Any goroutine may ask.
-func (k *kernel) owns(link int) bool {
+// underlay of a VXLAN link of ours; 0 for others'. Any goroutine may ask.
+func (k *kernel) underlay(link int) underlay {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	for _, d := range k.devices {
+	for u, d := range k.devices {
 		if d == link {
-			return true
+			return u
 		}
 	}
-	return false
+	return 0
 }
 
 func ours(clusterCIDRs []netip.Prefix, r netlink.Route) bool {
@@ -79,7 +79,7 @@ func (k *kernel) read(s self) (host, table, error) {
 	k.mu.Unlock()
 	clear(k.last)
 	h := newHost(links, routes, func(r netlink.Route) bool {
-		return r.Link == podLink || k.owns(r.Link) || ours(k.cfg.ClusterCIDRs, r)
+		return r.Link == podLink || k.underlay(r.Link) != 0 || ours(k.cfg.ClusterCIDRs, r)
 	})
 	have := newTable()
 	for _, r := range routes {

@@ -251,8 +251,15 @@ func (r *Router) kernelChanged(c netlink.Change) {
 			return
 		}
 	}
-	if c.Kind == netlink.EntryDeleted && !r.kernel.owns(c.Link) {
-		return
+	if c.Kind == netlink.EntryDeleted {
+		u := r.kernel.underlay(c.Link)
+		_, known := r.have.neighbours[neighbour{u, c.Neighbour}]
+		if !c.Neighbour.IsValid() {
+			_, known = r.have.remotes[remote{u, c.MAC}]
+		}
+		if !known {
+			return
+		}
 	}
 	r.dirty = true
 	r.wake()
