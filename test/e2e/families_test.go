@@ -66,6 +66,45 @@ func TestIPv6Only(t *testing.T) {
 	c.families(t, []string{"fd00:131::1"}, []string{"fd00:247::/64"}, []string{"fd00:103::/112"})
 }
 
+// TestIPv6Nodes: pods on several nodes in namespaces reach each other, and Services.
+func TestIPv6Nodes(t *testing.T) {
+	if !onMachine(t, "fd00:131::1/64") {
+		return
+	}
+	c := upWith(t, "--nodes", "2", "--pod-cidr", "fd00:247::/56", "--service-cidr", "fd00:103::/112")
+	c.loadShell(t)
+	c.k(t, "apply", "-f", "testdata/nodes.yaml")
+	c.k(t, "rollout", "status", "daemonset/everywhere", "--timeout=180s")
+	pods := c.on(t, "everywhere")
+	if len(pods) != 2 {
+		t.Fatalf("pods run on %v", pods)
+	}
+	service := c.k(t, "get", "service", "everywhere", "-o", "jsonpath={.spec.clusterIP}")
+	port := c.k(t, "get", "service", "everywhere", "-o", "jsonpath={.spec.ports[0].nodePort}")
+	for from, list := range pods {
+		name, _, _ := strings.Cut(list[0], " ")
+		get := func(host, port string) string {
+			return c.k(t, "exec", name, "-c", "shell", "--", "/bin/sh", "-c", "printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 "+host+" "+port)
+		}
+		for to, list := range pods {
+			toName, toIP, _ := strings.Cut(list[0], " ")
+			if out := get(toIP, "8080"); !strings.Contains(out, toName) {
+				t.Errorf("from a pod on %s to one on %s at %s: %q", from, to, toIP, out)
+			}
+			host := c.k(t, "get", "node", to, "-o", `jsonpath={.status.addresses[?(@.type=="InternalIP")].address}`)
+			if out := get(host, port); !strings.Contains(out, "everywhere") {
+				t.Errorf("from a pod on %s to the node port of %s at %s: %q", from, to, host, out)
+			}
+		}
+		if out := get(service, "80"); !strings.Contains(out, "everywhere") {
+			t.Errorf("from a pod on %s to the Service at %s: %q", from, service, out)
+		}
+		if out := c.k(t, "logs", name, "-c", "shell"); !strings.Contains(out, "shell is here") {
+			t.Errorf("logs of a pod on %s: %q", from, out)
+		}
+	}
+}
+
 // families checks that everything works over each family, and over no other.
 func (c *cluster) families(t *testing.T, hosts, pods, services []string) {
 	c.loadShell(t)
