@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/skiff-k8s/skiff/host/netlink"
 	"github.com/skiff-k8s/skiff/kubelet/certificates"
 )
 
@@ -48,6 +49,8 @@ type JoinOptions struct {
 	// Capacity is the node's share of the machine; nil: all of it.
 	Capacity            corev1.ResourceList
 	PlainHTTPRegistries []string
+	// PodNetwork changes how pods are connected where given.
+	PodNetwork PodNetworkChange
 	// CgroupRoot is the parent of the node's cgroups; empty: one that is new.
 	CgroupRoot string
 	// RuntimeEndpoint is the CRI socket of another runtime; empty: the built-in one.
@@ -102,6 +105,9 @@ func rejoin(ctx context.Context, o JoinOptions, n *NodeConfig, server string) (*
 	}
 	if o.PlainHTTPRegistries != nil {
 		n.PlainHTTPRegistries = o.PlainHTTPRegistries
+	}
+	if _, err := n.PodNetwork.change(o.PodNetwork); err != nil {
+		return nil, err
 	}
 	cert, err := (Paths{o.Dir}).clientStore().Load()
 	switch {
@@ -194,6 +200,9 @@ func (o *JoinOptions) newNode(server string) (*NodeConfig, error) {
 		Labels: o.Labels, Taints: o.Taints, Capacity: o.Capacity,
 		PlainHTTPRegistries: o.PlainHTTPRegistries, CgroupRoot: o.CgroupRoot, RuntimeEndpoint: o.RuntimeEndpoint,
 	}
+	if _, err := n.PodNetwork.change(o.PodNetwork); err != nil {
+		return nil, err
+	}
 	var err error
 	if n.NodeName == "" {
 		if n.NodeName, err = hostNodeName(); err != nil {
@@ -231,6 +240,9 @@ func (o *JoinOptions) enroll(ctx context.Context, n *NodeConfig, token Token) er
 	}
 	if err := n.readSettings(ctx, client, ca); err != nil {
 		return explain(n.Server, err)
+	}
+	if len(o.NodeIPs) == 0 {
+		n.addFamilies(netlink.DefaultAddressOf)
 	}
 	if err := n.check(); err != nil {
 		return err

@@ -102,6 +102,24 @@ func (n *NodeConfig) followAddresses(given []netip.Addr) error {
 	return nil
 }
 
+// addFamilies gives the node an address of each family that pods have, in their order, where
+// the host has one.
+func (n *NodeConfig) addFamilies(of func(v6 bool) (netip.Addr, error)) {
+	known := n.NodeIPs
+	n.NodeIPs = nil
+	for _, p := range n.PodCIDRs {
+		v6 := p.Addr().Is6()
+		if i := slices.IndexFunc(known, func(a netip.Addr) bool { return a.Is6() == v6 }); i >= 0 {
+			n.NodeIPs = append(n.NodeIPs, known[i])
+		} else if a, err := of(v6); err == nil {
+			n.NodeIPs = append(n.NodeIPs, a)
+		}
+	}
+	if len(n.NodeIPs) == 0 {
+		n.NodeIPs = known // the server is reached, whatever pods are
+	}
+}
+
 // addressTowards is the address that packets to a server leave with.
 func addressTowards(server string) (netip.Addr, error) {
 	u, err := url.Parse(server)

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"encoding/json"
+	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -96,6 +97,35 @@ func TestChooseRanges(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestNodeOfEachFamily(t *testing.T) {
+	four, six := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	for _, tt := range []struct {
+		pods       string
+		known, has []netip.Addr
+		want       []netip.Addr
+	}{
+		{"10.0.0.0/16", []netip.Addr{four}, []netip.Addr{four, six}, []netip.Addr{four}},
+		{"10.0.0.0/16,fd00::/56", []netip.Addr{four}, []netip.Addr{four, six}, []netip.Addr{four, six}},
+		{"10.0.0.0/16,fd00::/56", []netip.Addr{six}, []netip.Addr{four, six}, []netip.Addr{four, six}},
+		{"fd00::/56,10.0.0.0/16", []netip.Addr{four}, []netip.Addr{four, six}, []netip.Addr{six, four}},
+		{"10.0.0.0/16,fd00::/56", []netip.Addr{four}, []netip.Addr{four}, []netip.Addr{four}},
+		{"fd00::/56", []netip.Addr{four}, []netip.Addr{four}, []netip.Addr{four}},
+	} {
+		n := &NodeConfig{NodeIPs: tt.known, PodCIDRs: prefixesOf(t, tt.pods)}
+		n.addFamilies(func(v6 bool) (netip.Addr, error) {
+			for _, a := range tt.has {
+				if a.Is6() == v6 {
+					return a, nil
+				}
+			}
+			return netip.Addr{}, errors.New("none")
+		})
+		if !slices.Equal(n.NodeIPs, tt.want) {
+			t.Errorf("pods %s, known %v of %v: %v, want %v", tt.pods, tt.known, tt.has, n.NodeIPs, tt.want)
+		}
 	}
 }
 
