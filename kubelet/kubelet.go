@@ -87,14 +87,16 @@ type Config struct {
 	CgroupRoot   string // group above kubepods; empty: the root
 	CgroupDriver string // cgroupfs, the only one
 
-	MaxPods        int64 // 110
-	PodPidsLimit   int64 // per pod; 0: none
-	ImageGC        images.Policy
-	DeadContainers pods.DeadPolicy
-	Labels         map[string]string
-	Taints         []corev1.Taint
-	Unschedulable  bool
-	ProviderID     string
+	MaxPods      int64 // 110
+	PodPidsLimit int64 // per pod; 0: none
+	// MaxParallelPulls of images; 0: no limit.
+	MaxParallelPulls int
+	ImageGC          images.Policy
+	DeadContainers   pods.DeadPolicy
+	Labels           map[string]string
+	Taints           []corev1.Taint
+	Unschedulable    bool
+	ProviderID       string
 	// Capacity overrides what is found, for a node that is a share of a machine;
 	// Reserved is taken off it.
 	Capacity, Reserved corev1.ResourceList
@@ -213,7 +215,7 @@ func New(cfg Config) (*Kubelet, error) {
 		return fail(err)
 	}
 	memory := k.node.Capacity()[corev1.ResourceMemory]
-	puller := images.New(images.Config{CRI: k.cri, NodeAuth: readOptional(filepath.Join(cfg.RootDir, "config.json"))})
+	puller := images.New(images.Config{CRI: k.cri, RootDir: cfg.RootDir, MaxParallel: cfg.MaxParallelPulls, Logger: cfg.Logger})
 	vols := volumes.New(volumes.Config{
 		RootDir: cfg.RootDir, Mounts: cfg.Mounts, Objects: k.objects, Client: cfg.Client, Logger: cfg.Logger,
 		Downward: func() environ.Downward {
@@ -239,6 +241,7 @@ func New(cfg Config) (*Kubelet, error) {
 		},
 	})
 	k.gc = images.NewCollector(k.cri, cfg.ImageGC, cfg.Logger)
+	k.gc.Listed = puller.Keep
 	k.eviction = eviction.New(eviction.Config{
 		Pods: k.pods, Stats: st, PodDir: vols.PodDir, FreeImages: k.gc.Free, Changed: k.node.Kick, Recorder: k.recorder, Node: k.node.Ref(), Logger: cfg.Logger,
 	})
@@ -397,12 +400,4 @@ func hugePageSizes() []string {
 		}
 	}
 	return out
-}
-
-func readOptional(path string) []byte {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return nil
-	}
-	return raw
 }

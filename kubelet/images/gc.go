@@ -62,6 +62,8 @@ type Collector struct {
 	policy Policy
 	log    *slog.Logger
 	begun  time.Time
+	// Listed is told which images are there each time they are looked at; nil: nobody is.
+	Listed func(refs map[string]bool)
 
 	mu   sync.Mutex
 	seen map[string]imageUse
@@ -159,6 +161,13 @@ func (g *Collector) collect(ctx context.Context, want uint64, now time.Time) (ui
 	// Runtimes before containerd 1.7 do not pin it, and cannot start a pod without it.
 	if img := g.cri.SandboxImage(ctx); img != "" {
 		inUse[img] = true
+	}
+	if g.Listed != nil {
+		refs := map[string]bool{}
+		for _, img := range list.Images {
+			refs[img.Id] = true
+		}
+		g.Listed(refs)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

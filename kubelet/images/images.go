@@ -6,6 +6,8 @@ package images
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -46,13 +48,21 @@ type Image struct {
 type Config struct {
 	CRI   *cri.Client
 	Clock clock.PassiveClock
-	// NodeAuth is a docker config.json that serves all pods of the node; nil: none.
-	NodeAuth []byte
+	// RootDir is the kubelet's directory: there are a docker config.json that serves all pods of
+	// the node, and the records of who may use which image. Empty: neither.
+	RootDir string
+	// MaxParallel pulls at a time; 0: no limit.
+	MaxParallel int
+	// ProgressEvery is how often a pull that takes its time is told of; 0: every 10 s.
+	ProgressEvery time.Duration
+	Logger        *slog.Logger
 }
 
 // Puller is safe for concurrent use.
 type Puller struct {
-	cfg Config
+	cfg     Config
+	records records
+	slots   chan struct{} // nil: as many pulls as there may be
 
 	mu      sync.Mutex
 	backOff map[string]*backOff // by pod uid and image
@@ -70,7 +80,20 @@ func New(cfg Config) *Puller {
 	if cfg.Clock == nil {
 		cfg.Clock = clock.RealClock{}
 	}
-	return &Puller{cfg: cfg, backOff: map[string]*backOff{}, pulls: map[string]*sync.Mutex{}}
+	if cfg.ProgressEvery == 0 {
+		cfg.ProgressEvery = 10 * time.Second
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	p := &Puller{cfg: cfg, backOff: map[string]*backOff{}, pulls: map[string]*sync.Mutex{}}
+	if cfg.RootDir != "" {
+		p.records.dir = filepath.Join(cfg.RootDir, "image_manager")
+	}
+	if cfg.MaxParallel > 0 {
+		p.slots = make(chan struct{}, cfg.MaxParallel)
+	}
+	return p
 }
 
 // Request is one container's need of an image.
@@ -99,7 +122,18 @@ func (p *Puller) Ensure(ctx context.Context, r Request) (Image, *Error) {
 			r.Event(corev1.EventTypeWarning, "InspectFailed", msg)
 			return Image{}, &Error{Reason: "ImageInspectError", Message: msg}
 		}
+		allowed := false
 		if found {
+			if allowed, err = p.allowed(r, name, img); err != nil {
+				p.cfg.Logger.Warn("read who may use an image; pulling it again", "image", name, "error", err)
+			}
+		}
+		if found && !allowed && r.Policy == corev1.PullNever {
+			msg := fmt.Sprintf("Container image %q is present with pull policy of Never but does not have the proper credentials", r.Image)
+			r.Event(corev1.EventTypeWarning, "ErrImageNeverPull", msg)
+			return Image{}, &Error{Reason: "ErrImageNeverPull", Message: msg}
+		}
+		if allowed {
 			p.forget(r.Pod, name)
 			r.Event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", r.Image))
 			return img, nil
@@ -150,12 +184,22 @@ func (p *Puller) pull(ctx context.Context, r Request, name string) (Image, *Erro
 	start := p.cfg.Clock.Now()
 	lock.Lock() // others that want this image wait and find it pulled
 	begun := p.cfg.Clock.Now()
-	err := p.try(ctx, r, name)
+	err := p.slot(ctx)
+	var used *credential
+	if err == nil {
+		stop := p.progress(r, name)
+		used, err = p.try(ctx, r, name)
+		stop()
+		p.release()
+	}
 	lock.Unlock()
 	if err == nil {
 		var img Image
 		var found bool
 		if img, found, err = p.Find(ctx, name); err == nil && found {
+			if err := p.records.pulled(name, img.Ref, used); err != nil {
+				p.cfg.Logger.Warn("note who may use an image", "image", name, "error", err)
+			}
 			end := p.cfg.Clock.Now()
 			p.forget(r.Pod, name)
 			r.Event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.",
@@ -165,6 +209,9 @@ func (p *Puller) pull(ctx context.Context, r Request, name string) (Image, *Erro
 		if err == nil {
 			err = fmt.Errorf("the runtime pulled the image but does not have it")
 		}
+	}
+	if err := p.records.failed(name); err != nil {
+		p.cfg.Logger.Warn("note that an image was not pulled", "image", name, "error", err)
 	}
 	if ctx.Err() != nil {
 		return Image{}, &Error{Reason: "ErrImagePull", Message: ctx.Err().Error()} // the pod goes away: nothing to remember
@@ -198,25 +245,106 @@ func pullError(name string, err error) *Error {
 	return &Error{Reason: "ErrImagePull", Message: err.Error()}
 }
 
-func (p *Puller) try(ctx context.Context, r Request, name string) error {
-	creds := credentials(repository(name), r.Secrets, p.cfg.NodeAuth)
-	if len(creds) == 0 {
-		creds = []*runtimeapi.AuthConfig{nil}
+// try pulls with each credential that fits, or none, and returns the one that it came by.
+func (p *Puller) try(ctx context.Context, r Request, name string) (*credential, error) {
+	creds, broken := p.credentials(r, name)
+	tries := make([]*credential, len(creds))
+	for i := range creds {
+		tries[i] = &creds[i]
+	}
+	if len(tries) == 0 {
+		tries = []*credential{nil}
+	}
+	if err := p.records.intend(name); err != nil {
+		return nil, err
 	}
 	var errs []string
-	for _, auth := range creds {
+	var last error
+	for _, c := range tries {
+		var auth *runtimeapi.AuthConfig
+		if c != nil {
+			auth = c.auth
+		}
 		_, err := p.cfg.CRI.Images.PullImage(ctx, &runtimeapi.PullImageRequest{
 			Image: &runtimeapi.ImageSpec{Image: name, UserSpecifiedImage: r.Image}, Auth: auth, SandboxConfig: r.Sandbox,
 		})
 		if err == nil {
-			return nil
+			return c, nil
 		}
-		if len(creds) == 1 {
-			return err
-		}
+		last = err
 		errs = append(errs, cri.Message(err))
 	}
-	return fmt.Errorf("[%s]", strings.Join(errs, ", "))
+	switch {
+	case broken != nil:
+		return nil, fmt.Errorf("%s (%s)", strings.Join(errs, ", "), strings.ReplaceAll(broken.Error(), "\n", ", "))
+	case len(errs) == 1:
+		return nil, last
+	}
+	return nil, fmt.Errorf("[%s]", strings.Join(errs, ", "))
+}
+
+// credentials that may get the image for the pod; the error tells of those that can't be read.
+func (p *Puller) credentials(r Request, name string) ([]credential, error) {
+	var node []byte
+	if p.cfg.RootDir != "" {
+		node = nodeAuth(p.cfg.RootDir)
+	}
+	return credentials(repository(name), r.Secrets, node)
+}
+
+// allowed tells whether a pod may use an image that is there.
+func (p *Puller) allowed(r Request, name string, img Image) (bool, error) {
+	creds, _ := p.credentials(r, name) // what is broken proves nothing
+	return p.records.free(name, img.Ref, creds)
+}
+
+// slot waits until another pull may begin.
+func (p *Puller) slot(ctx context.Context) error {
+	if p.slots == nil {
+		return nil
+	}
+	select {
+	case p.slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (p *Puller) release() {
+	if p.slots != nil {
+		<-p.slots
+	}
+}
+
+// progress tells now and then that a pull goes on; how far it is only the runtime knows, whose
+// log has it.
+func (p *Puller) progress(r Request, name string) (stop func()) {
+	done := make(chan struct{})
+	var over sync.WaitGroup
+	over.Add(1)
+	go func() {
+		defer over.Done()
+		begun := time.Now()
+		t := time.NewTicker(p.cfg.ProgressEvery)
+		defer t.Stop()
+		for {
+			select {
+			case <-t.C:
+				p.cfg.Logger.Info("still pulling image", "image", name, "for", time.Since(begun).Truncate(time.Second))
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() { close(done); over.Wait() }
+}
+
+// Keep forgets who may use images that are gone; refs are those that are there.
+func (p *Puller) Keep(refs map[string]bool) {
+	if err := p.records.keep(refs); err != nil {
+		p.cfg.Logger.Warn("forget records of images", "error", err)
+	}
 }
 
 func (p *Puller) size(ctx context.Context, name string) uint64 {

@@ -91,8 +91,12 @@ func TestCredentials(t *testing.T) {
 		"reg.example.com/app": "u", "reg.example.com/team/app": "u,t", "a.example.com/team/x": "t", "docker.io/library/nginx": "", "reg.example.com:5000/app": "",
 	} {
 		var got []string
-		for _, c := range credentials(repo, []*corev1.Secret{secret}, nil) {
-			got = append(got, c.Username)
+		creds, err := credentials(repo, []*corev1.Secret{secret}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range creds {
+			got = append(got, c.auth.Username)
 		}
 		if strings.Join(got, ",") != want {
 			t.Errorf("%s: %v, want %s", repo, got, want)
@@ -120,5 +124,5 @@ func TestTriesAllCredentials(t *testing.T) {
 
 func FuzzFits(f *testing.F) {
 	f.Add("https://*.example.com:5000/v1/", "a.example.com:5000/x")
-	f.Fuzz(func(t *testing.T, k, r string) { fits(k, r) })
+	f.Fuzz(func(t *testing.T, k, r string) { fits(keyOf(k), r) })
 }
