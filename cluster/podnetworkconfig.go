@@ -29,6 +29,48 @@ type PodNetworkConfig struct {
 	CNIBinDirs []string `json:"cniBinDirs,omitempty"`
 }
 
+var podNetworkModes = map[string]routes.Mode{"auto": routes.Auto, string(routes.Always): routes.Always, string(routes.Never): routes.Never}
+
+// DefaultVXLANPort is the UDP port unless another is set.
+const DefaultVXLANPort = routes.DefaultPort
+
+// PodNetworkChange is what flags say of a pod network; nil fields leave it as it is.
+type PodNetworkChange struct {
+	Mode       *string // auto, or as in PodNetworkConfig
+	VXLANPort  *uint16
+	CNIConfDir *string
+	CNIBinDirs []string
+}
+
+// change tells whether there was anything to change.
+func (c *PodNetworkConfig) change(to PodNetworkChange) (bool, error) {
+	if to.Mode != nil {
+		mode, ok := podNetworkModes[*to.Mode]
+		if !ok {
+			return false, fmt.Errorf("--pod-network=%s: must be auto, %s or %s", *to.Mode, routes.Always, routes.Never)
+		}
+		c.Mode = mode
+	}
+	if to.VXLANPort != nil {
+		c.VXLANPort = *to.VXLANPort
+	}
+	if to.CNIConfDir != nil {
+		if dir := *to.CNIConfDir; dir != "" && !filepath.IsAbs(dir) {
+			return false, fmt.Errorf("--cni-conf-dir=%s: must be absolute", dir)
+		}
+		c.CNIConfDir = *to.CNIConfDir
+	}
+	for _, dir := range to.CNIBinDirs {
+		if !filepath.IsAbs(dir) {
+			return false, fmt.Errorf("--cni-bin-dir=%s: must be absolute", dir)
+		}
+	}
+	if to.CNIBinDirs != nil {
+		c.CNIBinDirs = to.CNIBinDirs
+	}
+	return to.Mode != nil || to.VXLANPort != nil || to.CNIConfDir != nil || to.CNIBinDirs != nil, nil
+}
+
 // CNI is the directory of CNI configurations, unless another was asked for.
 func (p Paths) CNI() string { return filepath.Join(p.Dir, "cni", "net.d") }
 

@@ -39,6 +39,8 @@ type UpOptions struct {
 	// RuntimeEndpoint replaces the CRI socket of another runtime where given, unix:///…;
 	// "built-in": none again.
 	RuntimeEndpoint string
+	// PodNetwork changes how pods are connected where given.
+	PodNetwork PodNetworkChange
 	// Without replaces the components that others run where given.
 	Without []string
 	// Audit replaces what cluster.json says where given.
@@ -211,6 +213,11 @@ func (c *Config) update(p Paths, o UpOptions, running bool, taken []claim) error
 		if err := c.useRuntime(o.RuntimeEndpoint); err != nil {
 			return err
 		}
+		changed = true
+	}
+	if news, err := c.PodNetwork.change(o.PodNetwork); err != nil {
+		return err
+	} else if news {
 		changed = true
 	}
 	if o.Audit != (AuditConfig{}) {

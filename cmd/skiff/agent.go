@@ -20,6 +20,7 @@ func agentCommand() *cobra.Command {
 	var o cluster.JoinOptions
 	var nodeIPs string
 	var nodeTaints []string
+	var pods podNetworkFlags
 	cmd := &cobra.Command{
 		Use: "agent", Short: "Join a cluster on another machine and run this one as its node, in the foreground", Args: cobra.NoArgs,
 		Example: "  skiff agent --server https://192.0.2.1:6443 --token abcdef.0123456789abcdef@sha256:…",
@@ -34,11 +35,13 @@ func agentCommand() *cobra.Command {
 			if o.Taints, err = taints("register-with-taints", nodeTaints); err != nil {
 				return err
 			}
+			o.PodNetwork = pods.change()
 			o.Progress, o.Logger = cmd.OutOrStdout(), slog.New(slog.NewTextHandler(os.Stderr, nil))
 			return cluster.RunAgent(cmd.Context(), o)
 		},
 	}
 	flags := cmd.Flags()
+	pods.bind(flags)
 	flags.StringVar(&o.Server, "server", "", "URL of the API server, https://HOST:6443; needed the first time")
 	flags.StringVar(&o.Token, "token", "", "token with the hash of the cluster's CA, as skiff token create prints it; needed the first time")
 	flags.StringVar(&o.CAHash, "ca-cert-hash", "", "sha256:… hash of the cluster's CA for a token without one, such as kubeadm's")

@@ -48,6 +48,7 @@ func upCommand() *cobra.Command {
 	var audit cluster.AuditConfig
 	var nodes int
 	var choice clusterChoice
+	var pods podNetworkFlags
 	var file string
 	cmd := &cobra.Command{
 		Use: "up", Short: "Start a cluster on this host, or what does not run of it", Args: cobra.NoArgs,
@@ -75,7 +76,7 @@ func upCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := cluster.Up(cmd.Context(), cluster.UpOptions{Name: t.name, Dir: t.dir, Executable: exe, Etcd: external, PlainHTTPRegistries: plainHTTP, RuntimeEndpoint: runtimeEndpoint, Without: without, Audit: audit, Progress: out, Nodes: nodes, Wanted: wanted, File: described})
+			r, err := cluster.Up(cmd.Context(), cluster.UpOptions{Name: t.name, Dir: t.dir, Executable: exe, Etcd: external, PlainHTTPRegistries: plainHTTP, PodNetwork: pods.change(), RuntimeEndpoint: runtimeEndpoint, Without: without, Audit: audit, Progress: out, Nodes: nodes, Wanted: wanted, File: described})
 			if err != nil {
 				return err
 			}
@@ -101,6 +102,7 @@ func upCommand() *cobra.Command {
 	cmd.Flags().StringVarP(&file, "file", "f", "", "cluster.yaml: what the cluster is to be like (docs/cluster-file.md)")
 	cmd.Flags().IntVar(&nodes, "nodes", 0, "nodes in all on this host, further ones in network namespaces; none: as many as there are, one in a new cluster")
 	choice.bind(cmd.Flags())
+	pods.bind(cmd.Flags())
 	etcd.bind(cmd.Flags())
 	cmd.Flags().StringSliceVar(&without, "without", nil, "components that others run: kube-apiserver, kube-scheduler, kube-controller-manager, kubelet, kube-proxy; empty: none again")
 	cmd.Flags().StringVar(&runtimeEndpoint, "container-runtime-endpoint", "", "CRI socket of another container runtime on this host, unix:///…; built-in: skiff's own again")

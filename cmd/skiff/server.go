@@ -18,6 +18,7 @@ const serverToken = 24 * time.Hour
 func serverCommand() *cobra.Command {
 	var t target
 	var etcd externalEtcd
+	var pods podNetworkFlags
 	o := cluster.UpOptions{}
 	var nodeIPs, advertise string
 	cmd := &cobra.Command{
@@ -42,7 +43,7 @@ func serverCommand() *cobra.Command {
 				}
 			}
 			out := cmd.OutOrStdout()
-			o.Name, o.Dir, o.Progress = t.name, t.dir, out
+			o.Name, o.Dir, o.Progress, o.PodNetwork = t.name, t.dir, out, pods.change()
 			r, err := cluster.Up(cmd.Context(), o)
 			if err != nil {
 				return err
@@ -63,6 +64,7 @@ func serverCommand() *cobra.Command {
 	t.flags(cmd)
 	flags := cmd.Flags()
 	etcd.bind(flags)
+	pods.bind(flags)
 	flags.StringVar(&o.Reach.NodeName, "node-name", "", "name of this machine's node; none: the host's")
 	flags.StringVar(&nodeIPs, "node-ip", "", "addresses of this machine's node, the primary one first; none: this host's")
 	flags.StringVar(&advertise, "advertise-address", "", "address by which other machines reach the API server; none: the node's")
