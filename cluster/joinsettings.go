@@ -99,6 +99,7 @@ func (n *NodeConfig) followAddresses(given []netip.Addr) error {
 		return err
 	}
 	n.NodeIPs = []netip.Addr{a}
+	n.addFamilies(netlink.DefaultAddressOf)
 	return nil
 }
 
