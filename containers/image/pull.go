@@ -2,12 +2,9 @@ package image
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -15,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
@@ -25,29 +21,10 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Registries says how registries are reached.
-type Registries struct {
-	// PlainHTTP names hosts (host or host:port) that are spoken to without TLS.
-	PlainHTTP []string
-	// Mirrors maps a registry host, or "*" for any, to base URLs that are
-	// tried in order before the registry itself: http://127.0.0.1:5000.
-	// A URL with the scheme http is plain HTTP.
-	Mirrors map[string][]string
-	// Auth has credentials by host, for pulls that bring none of their own.
-	Auth map[string]Auth
-	// CAFile adds authorities to the system's for registries over HTTPS.
-	CAFile string
-}
-
-// Auth is what a pull presents to the registry; the zero value is anonymous.
-type Auth struct {
-	Username, Password, Auth, IdentityToken, RegistryToken string
-}
-
 type fetcher struct {
 	dir       string
 	reg       Registries
-	transport http.RoundTripper
+	transport *reach
 
 	mu    sync.Mutex
 	busy  map[string]chan struct{}
@@ -55,64 +32,11 @@ type fetcher struct {
 }
 
 func newFetcher(dir string, reg Registries) (*fetcher, error) {
-	t := http.DefaultTransport.(*http.Transport).Clone()
-	t.MaxIdleConnsPerHost = 4
-	t.IdleConnTimeout = 30 * time.Second
-	if reg.CAFile != "" {
-		pem, err := os.ReadFile(reg.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("registries.caFile: %w", err)
-		}
-		pool, err := x509.SystemCertPool()
-		if err != nil {
-			pool = x509.NewCertPool()
-		}
-		if !pool.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("registries.caFile: %s holds no PEM certificate", reg.CAFile)
-		}
-		t.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	r, err := newReach(reg)
+	if err != nil {
+		return nil, err
 	}
-	plain := map[string]bool{}
-	for _, h := range reg.PlainHTTP {
-		plain[h] = true
-	}
-	for _, urls := range reg.Mirrors {
-		for _, u := range urls {
-			p, err := url.Parse(u)
-			if err != nil || p.Host == "" || (p.Scheme != "http" && p.Scheme != "https") {
-				return nil, fmt.Errorf("registries.mirrors: %q is not an http or https URL", u)
-			}
-			if p.Scheme == "http" {
-				plain[p.Host] = true
-			}
-		}
-	}
-	return &fetcher{dir: dir, reg: reg, transport: &schemeGuard{t, plain}, busy: map[string]chan struct{}{}, users: map[string]int{}}, nil
-}
-
-// schemeGuard speaks plain HTTP to the hosts named for it, and to them alone:
-// the registry library would fall back to it for any local-looking host.
-type schemeGuard struct {
-	next  http.RoundTripper
-	plain map[string]bool
-}
-
-func (g *schemeGuard) RoundTrip(r *http.Request) (*http.Response, error) {
-	plain := g.plain[r.URL.Host] || g.plain[r.URL.Hostname()]
-	if r.URL.Scheme == "http" && !plain {
-		return nil, fmt.Errorf("%s is not among the registries that may be spoken to over plain HTTP", r.URL.Host)
-	}
-	if r.URL.Scheme == "https" && plain {
-		return nil, fmt.Errorf("%s is named for plain HTTP", r.URL.Host)
-	}
-	return g.next.RoundTrip(r)
-}
-
-// CloseIdleConnections lets the registry client end what it no longer needs.
-func (g *schemeGuard) CloseIdleConnections() {
-	if c, ok := g.next.(interface{ CloseIdleConnections() }); ok {
-		c.CloseIdleConnections()
-	}
+	return &fetcher{dir: dir, reg: reg, transport: r, busy: map[string]chan struct{}{}, users: map[string]int{}}, nil
 }
 
 // sources lists where to look for ref: its mirrors, then its registry.
@@ -144,7 +68,7 @@ func (f *fetcher) parse(ref string) (name.Reference, error) {
 		return nil, fmt.Errorf("image reference %q: %w", ref, err)
 	}
 	host := r.Context().RegistryStr()
-	if g := f.transport.(*schemeGuard); g.plain[host] || g.plain[strings.Split(host, ":")[0]] {
+	if f.transport.speaksPlain(host) {
 		return name.ParseReference(ref, name.Insecure)
 	}
 	return r, nil
@@ -189,17 +113,38 @@ func (s *Store) Pull(ctx context.Context, ref string, auth Auth) (*Image, error)
 		return nil, err
 	}
 	var errs []error
-	for _, src := range sources {
-		img, err := s.pullFrom(ctx, parsed, src, auth)
+	for i, src := range sources {
+		own := auth
+		if i < len(sources)-1 {
+			own = Auth{} // a mirror is another host: the registry's credentials are not for it
+		}
+		img, err := s.pullOnce(ctx, parsed, src, own)
 		if err == nil {
+			if len(errs) > 0 {
+				s.cfg.Logger.Warn("mirrors failed", "image", full, "from", src.Context().RegistryStr(), "err", errors.Join(errs...))
+			}
 			return img, nil
 		}
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("pull %s: %w", full, ctx.Err())
 		}
+		if i < len(sources)-1 {
+			err = fmt.Errorf("mirror %s: %w", src.Context().RegistryStr(), err)
+		}
 		errs = append(errs, err)
 	}
 	return nil, fmt.Errorf("pull %s: %w", full, errors.Join(errs...))
+}
+
+// pullOnce pulls from one source, as long as that sends something.
+func (s *Store) pullOnce(ctx context.Context, ref, src name.Reference, auth Auth) (*Image, error) {
+	sub, stop := s.fetcher.follow(ctx, display(ref.Name()), s.cfg.Logger)
+	defer stop()
+	img, err := s.pullFrom(sub, ref, src, auth)
+	if err != nil && ctx.Err() == nil && sub.Err() != nil {
+		return nil, context.Cause(sub)
+	}
+	return img, err
 }
 
 func (s *Store) pullFrom(ctx context.Context, ref, src name.Reference, auth Auth) (*Image, error) {
@@ -213,6 +158,15 @@ func (s *Store) pullFrom(ctx context.Context, ref, src name.Reference, auth Auth
 	img, err := desc.Image()
 	if err != nil {
 		return nil, err
+	}
+	if m, err := img.Manifest(); err == nil {
+		total := m.Config.Size
+		for _, l := range m.Layers {
+			total += l.Size
+		}
+		if p := progressOf(ctx); p != nil {
+			p.total.Store(total)
+		}
 	}
 	var tags []string
 	if t, ok := ref.(name.Tag); ok {

@@ -266,7 +266,12 @@ func TestMirrorsAndAuthOverHTTPS(t *testing.T) {
 	}
 	reg := Registries{CAFile: ca, Mirrors: map[string][]string{"docker.io": {srv.URL}}}
 	s := newStore(t, t.TempDir(), reg)
-	got, err := s.Pull(context.Background(), "app:x", Auth{Username: "bob", Password: "secret"})
+	if _, err := s.Pull(context.Background(), "app:x", Auth{Username: "bob", Password: "secret"}); err == nil {
+		t.Error("a mirror got the credentials of the registry")
+	}
+	reg.Auth = map[string]Auth{strings.TrimPrefix(srv.URL, "https://"): {Username: "bob", Password: "secret"}}
+	s = newStore(t, t.TempDir(), reg)
+	got, err := s.Pull(context.Background(), "app:x", Auth{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -274,6 +279,7 @@ func TestMirrorsAndAuthOverHTTPS(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	host := strings.TrimPrefix(srv.URL, "https://")
+	s = newStore(t, t.TempDir(), Registries{CAFile: ca})
 	if _, err := s.Pull(context.Background(), host+"/library/app:x", Auth{}); err == nil {
 		t.Error("pulled without credentials")
 	}

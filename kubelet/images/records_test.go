@@ -125,7 +125,7 @@ func TestKeyring(t *testing.T) {
 		{"*.*.io", "a.reg.io/app", true},
 		{"*.io", "a.reg.io/app", false},
 		{"prefix-*.reg.io/team", "prefix-x.reg.io/team/app", true},
-		{"r?g.io", "reg.io/app", true},
+		{"r?g.io", "reg.io/app", false}, // a URL with a query
 		{"*", "reg.io/app", false},
 		{"https://index.docker.io/v1/", "docker.io/library/nginx", true},
 		{"index.docker.io", "docker.io/library/nginx", true},
