@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"maps"
@@ -90,11 +91,10 @@ func (c *Config) checkFile(f *clusterfile.File, fresh, running bool) error {
 				return f.Errorf(path+".hostPort", "%d is a port of the cluster itself", m.HostPort)
 			}
 		}
-		mapping := PortMapping(m)
-		if running && slices.Contains(c.Ports, mapping) {
+		if running && slices.ContainsFunc(c.Ports, func(o PortMapping) bool { return o.HostPort == m.HostPort && o.Protocol == m.Protocol }) {
 			continue // it is this cluster that listens there
 		}
-		if err := mapping.to(netip.IPv6Unspecified()).Free(); err != nil {
+		if err := PortMapping(m).to(netip.IPv6Unspecified()).Free(); err != nil {
 			return f.Errorf(path+".hostPort", "%s (what listens there: ss -lnp 'sport = :%d')", err, m.HostPort)
 		}
 	}
@@ -104,8 +104,13 @@ func (c *Config) checkFile(f *clusterfile.File, fresh, running bool) error {
 		}
 	}
 	if f.Registries != nil && f.Registries.CAFile != "" {
-		if _, err := os.Stat(f.Path(f.Registries.CAFile)); err != nil {
-			return f.Errorf("registries.caFile", "%s", unwrapPath(err, f.Path(f.Registries.CAFile)))
+		path := f.Path(f.Registries.CAFile)
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return f.Errorf("registries.caFile", "%s", unwrapPath(err, path))
+		}
+		if !x509.NewCertPool().AppendCertsFromPEM(text) {
+			return f.Errorf("registries.caFile", "%s holds no PEM certificate", path)
 		}
 	}
 	_, err = manifestsOf(f)
