@@ -51,6 +51,8 @@ type kubeletFlags struct {
 	authorization              string
 	profiling                  bool
 
+	policies kubeletPolicies
+
 	registerTaints []corev1.Taint // of the file
 }
 
@@ -85,7 +87,7 @@ func (f *kubeletFlags) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&f.nodeIP, "node-ip", "", "addresses of the node, the primary one first; none: this host's")
 	flags.StringVar(&f.rootDir, "root-dir", "/var/lib/kubelet", "directory of volumes and the kubelet's own files")
 	flags.StringVar(&f.podLogs, "pod-logs-dir", "/var/log/pods", "directory of containers' logs (podLogsDir of the configuration)")
-	flags.StringVar(&f.manifests, "pod-manifest-path", "", "directory of static pods")
+	flags.StringVar(&f.manifests, "pod-manifest-path", "", "directory or file of static pods")
 	flags.StringVar(&f.resolv, "resolv-conf", "/etc/resolv.conf", "resolver configuration that pods get; empty: none")
 	flags.StringVar(&f.runtime, "container-runtime-endpoint", "", "CRI socket, unix:///…")
 	flags.StringVar(&f.images, "image-service-endpoint", "", "CRI socket of images; none: --container-runtime-endpoint")
@@ -108,6 +110,7 @@ func (f *kubeletFlags) bind(flags *pflag.FlagSet) {
 	flags.StringSliceVar(&f.taints, "register-with-taints", nil, "taints of the node when it registers: key=value:effect")
 	flags.StringToStringVar(&f.systemReserve, "system-reserved", nil, "resources kept for the system")
 	flags.StringToStringVar(&f.kubeReserve, "kube-reserved", nil, "resources kept for Kubernetes")
+	f.policies.bind(flags)
 	flags.StringVar(&f.providerID, "provider-id", "", "the node's name at its provider")
 	flags.BoolVar(&f.anonymous, "anonymous-auth", false, "false: requests without credentials are refused")
 	flags.BoolVar(&f.webhook, "authentication-token-webhook", true, "true: the API server reviews tokens")
@@ -117,11 +120,9 @@ func (f *kubeletFlags) bind(flags *pflag.FlagSet) {
 var kubeletAccepted = []others{
 	{"features are at the defaults of the version that is served", "feature-gates"},
 	{"the kubelet acts on changes; nothing is synced by the clock", "sync-frequency file-check-frequency housekeeping-interval node-status-update-frequency volume-stats-agg-period"},
-	{"images are pulled as pods need them, several at a time", "registry-burst registry-qps serialize-image-pulls? runtime-request-timeout"},
+	{"images are pulled as pods need them", "registry-burst registry-qps runtime-request-timeout"},
 	{"events are limited as they are", "event-burst event-qps"},
 	{"pods are evicted at upstream's default thresholds", "eviction-hard eviction-max-pod-grace-period eviction-minimum-reclaim eviction-pressure-transition-period eviction-soft eviction-soft-grace-period kernel-memcg-notification? experimental-allocatable-ignore-eviction?"},
-	{"images are collected at upstream's default thresholds", "image-gc-high-threshold image-gc-low-threshold minimum-image-ttl-duration"},
-	{"dead containers are kept as upstream keeps them by default", "maximum-dead-containers maximum-dead-containers-per-container minimum-container-ttl-duration"},
 	{"logs rotate at 10 MiB, 5 files are kept", "container-log-max-files container-log-max-size"},
 	{"both cgroup versions and hosts with swap are served; pods do not swap", "fail-cgroupv1? fail-swap-on?"},
 	{"pods have groups by quality of service, and CPU quotas", "cgroups-per-qos? cpu-cfs-quota? cpu-cfs-quota-period enforce-node-allocatable local-storage-capacity-isolation?"},
@@ -136,13 +137,12 @@ var kubeletAccepted = []others{
 	{"streams and logs are always served", "enable-debugging-handlers?"},
 	{"there is no plain port", "read-only-port"},
 	{"the component has no such endpoint", "contention-profiling?"},
-	{"no URL is looked at", "http-check-frequency"},
+	{"a URL of static pods is looked at every 20 s", "http-check-frequency"},
 }
 
 var kubeletRefused = []others{
 	{"there is no cloud provider", "cloud-provider"},
 	{"one file configures the kubelet", "config-dir"},
-	{"static pods come from a directory", "manifest-url manifest-url-header"},
 	{"CPUs, memory and topology are shared by all", "cpu-manager-policy memory-manager-policy topology-manager-policy reserved-cpus reserved-memory qos-reserved"},
 	{"reserved resources have no control groups of their own", "kube-reserved-cgroup system-reserved-cgroup"},
 	{"registries' credentials come from Secrets and config.json", "image-credential-provider-bin-dir image-credential-provider-config"},
@@ -188,6 +188,9 @@ func (f *kubeletFlags) config(ctx context.Context, log *slog.Logger) (cluster.Ku
 	}
 	c.Taints = append(c.Taints, f.registerTaints...)
 	if c.Reserved, err = reserved(map[string]map[string]string{"system-reserved": f.systemReserve, "kube-reserved": f.kubeReserve}); err != nil {
+		return none(err)
+	}
+	if err := f.policies.apply(&c.Config); err != nil {
 		return none(err)
 	}
 	if err := f.serve(&c); err != nil {

@@ -17,11 +17,12 @@ var (
 	kubeletHonoured = strings.Fields(`staticPodPath podLogsDir address port tlsCertFile tlsPrivateKeyFile tlsCipherSuites tlsMinVersion
 		authentication authorization healthzPort healthzBindAddress clusterDomain clusterDNS cgroupRoot cgroupDriver maxPods podPidsLimit
 		resolvConf kubeAPIQPS kubeAPIBurst contentType systemReserved kubeReserved providerID registerWithTaints
-		containerRuntimeEndpoint imageServiceEndpoint enableProfilingHandler
+		containerRuntimeEndpoint imageServiceEndpoint enableProfilingHandler staticPodURL staticPodURLHeader
+		imageGCHighThresholdPercent imageGCLowThresholdPercent imageMinimumGCAge imageMaximumGCAge serializeImagePulls maxParallelImagePulls
 		rotateCertificates serverTLSBootstrap`)
 	// kubeletUnsupported are refused unless they have one of these values.
 	kubeletUnsupported = map[string][]any{
-		"enableServer": {true}, "registerNode": {true}, "staticPodURL": nil, "staticPodURLHeader": nil, "runOnce": nil, "readOnlyPort": nil,
+		"enableServer": {true}, "registerNode": {true}, "runOnce": nil, "readOnlyPort": nil,
 		"cpuManagerPolicy": {"none"}, "memoryManagerPolicy": {kubeletv1beta1.NoneMemoryManagerPolicy}, "topologyManagerPolicy": {kubeletv1beta1.NoneTopologyManagerPolicy},
 		"qosReserved": nil, "reservedSystemCPUs": nil, "reservedMemory": nil, "systemReservedCgroup": nil, "kubeReservedCgroup": nil,
 		"allowedUnsafeSysctls": nil, "defaultPodSysctls": nil, "seccompDefault": {false}, "podsPerCore": nil, "tracing": nil,
@@ -81,6 +82,7 @@ func (f *kubeletFlags) read(flags *pflag.FlagSet, log *slog.Logger) error {
 	take("system-reserved", len(file.SystemReserved) > 0, func() { f.systemReserve = file.SystemReserved })
 	take("kube-reserved", len(file.KubeReserved) > 0, func() { f.kubeReserve = file.KubeReserved })
 	take("register-with-taints", len(file.RegisterWithTaints) > 0, func() { f.registerTaints = file.RegisterWithTaints })
+	f.policies.read(&file, take)
 	if p := file.EnableProfilingHandler; p != nil {
 		f.profiling = *p
 	}
