@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
@@ -103,8 +104,32 @@ func (k *Cluster) StartNode(ctx context.Context) (n *Node, err error) {
 		if err := joinGroup(argv[0], p.PID); err != nil {
 			return n, err
 		}
+		if argv[0] == "containerd" { // a kubelet that finds no runtime ends
+			if err := served(ctx, k.path("run/c.sock")); err != nil {
+				return n, err
+			}
+		}
 	}
 	return n, nil
+}
+
+// served returns once somebody listens at a unix socket.
+func served(ctx context.Context, socket string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		conn, err := net.Dial("unix", socket)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the runtime: %w", err)
+		}
+	}
 }
 
 // serveImages runs a registry with the one image there is.
