@@ -31,6 +31,7 @@ type searcher struct {
 	profile *profile
 	cycle   *framework.Cycle
 	active  []filter // those that have a say for this pod
+	skips   []bool   // by filter: it has none
 	rnd     *rand.Rand
 	next    int // where the search begins, so that all nodes take turns
 
@@ -47,17 +48,19 @@ var notChosen = framework.NewStatus(framework.Unresolvable, "NodeAffinity", "nod
 // preFilter prepares the plugins; a rejection is for all nodes.
 func (s *searcher) preFilter() *framework.Status {
 	s.active = s.active[:0]
-	for _, f := range s.profile.filters {
-		if f.pre != nil {
-			st := f.pre.PreFilter(s.cycle)
-			if st != nil && st.Code == framework.Skip {
-				continue
-			}
-			if st != nil {
-				return st
-			}
+	s.skips = append(s.skips[:0], make([]bool, len(s.profile.filters))...)
+	for i := range s.profile.preFilters {
+		p := &s.profile.preFilters[i]
+		switch st := p.plugin.PreFilter(s.cycle); {
+		case st == nil:
+		case st.Code != framework.Skip:
+			return st
+		case p.filter >= 0:
+			s.skips[p.filter] = true
 		}
-		if f.filter != nil {
+	}
+	for i, f := range s.profile.filters {
+		if !s.skips[i] {
 			s.active = append(s.active, f)
 		}
 	}

@@ -17,14 +17,19 @@ import (
 	"github.com/skiff-k8s/skiff/scheduler/plugins/podtopologyspread"
 	"github.com/skiff-k8s/skiff/scheduler/plugins/schedulinggates"
 	"github.com/skiff-k8s/skiff/scheduler/plugins/tainttoleration"
+	"github.com/skiff-k8s/skiff/scheduler/plugins/volumebinding"
+	"github.com/skiff-k8s/skiff/scheduler/plugins/volumerestrictions"
+	"github.com/skiff-k8s/skiff/scheduler/preempt"
 )
 
 // Profile configures the scheduling of the pods that name it in spec.schedulerName. The
 // zero value but for its Name is upstream's default.
 type Profile struct {
 	Name string
-	// Disabled plugins take no part.
-	Disabled []string
+	// Plugins chooses who takes part at all extension points (upstream's multiPoint), Points
+	// at single ones, by upstream's names of them (preEnqueue, filter, …).
+	Plugins PluginSet
+	Points  map[string]PluginSet
 	// Weights replace the default weights of scoring plugins.
 	Weights map[string]int64
 	// AddedAffinity holds for all the profile's pods.
@@ -48,6 +53,7 @@ var defaultWeights = map[string]int64{
 type profile struct {
 	Profile
 	preEnqueue  []framework.PreEnqueue
+	preFilters  []preFilter
 	filters     []filter
 	postFilters []framework.PostFilter
 	scorers     []scorer
@@ -61,9 +67,14 @@ type profile struct {
 
 type filter struct {
 	name        string
-	pre         framework.PreFilter // may be nil
-	filter      framework.Filter    // may be nil
-	incremental framework.Incremental
+	filter      framework.Filter
+	incremental framework.Incremental // may be nil
+}
+
+type preFilter struct {
+	name   string
+	plugin framework.PreFilter
+	filter int // which of the filters is the same plugin's; -1: none
 }
 
 type scorer struct {
@@ -75,10 +86,16 @@ type scorer struct {
 
 var anyEvent = []framework.Hint{{Kinds: ^framework.EventKind(0)}}
 
-func newProfile(p Profile, more []framework.Plugin) (*profile, error) {
-	if p.Name == "" {
-		p.Name = corev1.DefaultSchedulerName
-	}
+// Check says what is wrong with a profile, without a scheduler.
+func (p Profile) Check() error {
+	_, err := choose(p, p.plugins([]framework.Plugin{
+		(*volumerestrictions.Plugin)(nil), (*volumebinding.Plugin)(nil), (*podtopologyspread.Plugin)(nil), (*interpodaffinity.Plugin)(nil), (*preempt.Plugin)(nil),
+	}))
+	return err
+}
+
+// plugins are all that there are, those among them that need the scheduler itself given.
+func (p Profile) plugins(shared []framework.Plugin) []framework.Plugin {
 	all := []framework.Plugin{
 		schedulinggates.Plugin{},
 		nodename.Plugin{},
@@ -90,41 +107,64 @@ func newProfile(p Profile, more []framework.Plugin) (*profile, error) {
 		noderesources.NewBalanced(nil),
 		imagelocality.Plugin{},
 	}
-	all = append(append(all, more...), p.Extra...)
-	pr := &profile{Profile: p, hints: map[string][]framework.Hint{}}
-	var names []string
-	for _, pl := range all {
-		names = append(names, pl.Name())
-		if slices.Contains(p.Disabled, pl.Name()) {
-			continue
-		}
-		pr.add(pl)
+	return slices.Concat(all, shared, p.Extra)
+}
+
+func newProfile(p Profile, shared []framework.Plugin) (*profile, error) {
+	if p.Name == "" {
+		p.Name = corev1.DefaultSchedulerName
 	}
-	for _, d := range p.Disabled {
-		if !slices.Contains(names, d) {
-			return nil, fmt.Errorf("scheduler profile %s: disabled plugin %q does not exist; there are %v", p.Name, d, names)
+	all := p.plugins(shared)
+	at, err := choose(p, all)
+	if err != nil {
+		return nil, fmt.Errorf("scheduler profile %s: %w", p.Name, err)
+	}
+	pr := &profile{Profile: p, hints: map[string][]framework.Hint{}}
+	pr.fill(at)
+	for _, pl := range all {
+		pr.hints[pl.Name()] = anyEvent
+		if x, ok := pl.(framework.Requeuer); ok {
+			pr.hints[pl.Name()] = x.Hints()
 		}
 	}
 	return pr, nil
 }
 
-func (pr *profile) add(pl framework.Plugin) {
-	if x, ok := pl.(framework.PreEnqueue); ok {
-		pr.preEnqueue = append(pr.preEnqueue, x)
+// of are plugins as what an extension point calls.
+func of[T any](list []framework.Plugin) []T {
+	var out []T
+	for _, pl := range list {
+		out = append(out, pl.(T))
 	}
-	f := filter{name: pl.Name()}
-	f.pre, _ = pl.(framework.PreFilter)
-	f.filter, _ = pl.(framework.Filter)
-	f.incremental, _ = pl.(framework.Incremental)
-	if f.pre != nil || f.filter != nil {
+	return out
+}
+
+func (pr *profile) fill(at chosen) {
+	pr.preEnqueue = of[framework.PreEnqueue](at["preEnqueue"])
+	pr.postFilters = of[framework.PostFilter](at["postFilter"])
+	pr.reserves = of[framework.Reserve](at["reserve"])
+	pr.permits = of[framework.Permit](at["permit"])
+	pr.preBinds = of[framework.PreBind](at["preBind"])
+	pr.binds = of[framework.Bind](at["bind"])
+	takes := func(point string, pl framework.Plugin) bool {
+		return slices.ContainsFunc(at[point], func(o framework.Plugin) bool { return o.Name() == pl.Name() })
+	}
+	for _, pl := range at["filter"] {
+		f := filter{name: pl.Name(), filter: pl.(framework.Filter)}
+		if takes("preFilter", pl) {
+			f.incremental, _ = pl.(framework.Incremental)
+		}
 		pr.filters = append(pr.filters, f)
 	}
-	if x, ok := pl.(framework.PostFilter); ok {
-		pr.postFilters = append(pr.postFilters, x)
+	for _, pl := range at["preFilter"] {
+		i := slices.IndexFunc(pr.filters, func(f filter) bool { return f.name == pl.Name() })
+		pr.preFilters = append(pr.preFilters, preFilter{name: pl.Name(), plugin: pl.(framework.PreFilter), filter: i})
 	}
-	if x, ok := pl.(framework.Score); ok {
-		s := scorer{score: x, weight: 1}
-		s.pre, _ = pl.(framework.PreScore)
+	for _, pl := range at["score"] {
+		s := scorer{score: pl.(framework.Score), weight: 1}
+		if takes("preScore", pl) {
+			s.pre = pl.(framework.PreScore)
+		}
 		s.normalize, _ = pl.(framework.Normalizer)
 		if w, ok := defaultWeights[pl.Name()]; ok {
 			s.weight = w
@@ -133,22 +173,6 @@ func (pr *profile) add(pl framework.Plugin) {
 			s.weight = w
 		}
 		pr.scorers = append(pr.scorers, s)
-	}
-	if x, ok := pl.(framework.Reserve); ok {
-		pr.reserves = append(pr.reserves, x)
-	}
-	if x, ok := pl.(framework.Permit); ok {
-		pr.permits = append(pr.permits, x)
-	}
-	if x, ok := pl.(framework.PreBind); ok {
-		pr.preBinds = append(pr.preBinds, x)
-	}
-	if x, ok := pl.(framework.Bind); ok {
-		pr.binds = append(pr.binds, x)
-	}
-	pr.hints[pl.Name()] = anyEvent
-	if x, ok := pl.(framework.Requeuer); ok {
-		pr.hints[pl.Name()] = x.Hints()
 	}
 }
 

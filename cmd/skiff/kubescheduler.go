@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -118,11 +117,7 @@ func orElse[T comparable](v, otherwise T) T {
 	return v
 }
 
-// scoring are the plugins that score, by name.
-var scoring = strings.Fields("TaintToleration NodeAffinity NodeResourcesFit NodeResourcesBalancedAllocation ImageLocality PodTopologySpread InterPodAffinity VolumeBinding")
-
-// schedulerProfile translates a profile. Which plugins take part can be chosen at
-// multiPoint, weights at multiPoint and score.
+// schedulerProfile translates a profile.
 func schedulerProfile(in *schedulerv1.KubeSchedulerProfile) (scheduler.Profile, error) {
 	out := scheduler.Profile{Weights: map[string]int64{}}
 	if in.SchedulerName != nil {
@@ -132,7 +127,8 @@ func schedulerProfile(in *schedulerv1.KubeSchedulerProfile) (scheduler.Profile, 
 		out.PercentageOfNodesToScore = *in.PercentageOfNodesToScore
 	}
 	if in.Plugins != nil {
-		if err := plugins(in.Plugins, &out); err != nil {
+		plugins(in.Plugins, &out)
+		if err := out.Check(); err != nil {
 			return out, err
 		}
 	}
@@ -144,41 +140,37 @@ func schedulerProfile(in *schedulerv1.KubeSchedulerProfile) (scheduler.Profile, 
 	return out, nil
 }
 
-func plugins(in *schedulerv1.Plugins, out *scheduler.Profile) error {
-	for _, p := range in.MultiPoint.Disabled {
-		if p.Name == "*" {
-			return fmt.Errorf("plugins.multiPoint.disabled: \"*\" is not supported; name the plugins")
-		}
-		out.Disabled = append(out.Disabled, p.Name)
-	}
-	for _, p := range in.Score.Disabled {
-		for _, name := range scoring {
-			if p.Name == "*" || p.Name == name {
-				out.Weights[name] = 0
-			}
-		}
-	}
+func plugins(in *schedulerv1.Plugins, out *scheduler.Profile) {
+	out.Plugins, out.Points = pluginSet(in.MultiPoint), map[string]scheduler.PluginSet{}
+	// What score says of a plugin's weight counts for more.
 	for _, p := range append(slices.Clone(in.MultiPoint.Enabled), in.Score.Enabled...) {
-		if i := slices.Index(out.Disabled, p.Name); i >= 0 {
-			out.Disabled = slices.Delete(out.Disabled, i, i+1)
-		}
 		delete(out.Weights, p.Name)
 		if p.Weight != nil && *p.Weight != 0 {
 			out.Weights[p.Name] = int64(*p.Weight)
 		}
 	}
-	for _, point := range []struct {
+	for _, p := range []struct {
 		name string
 		set  schedulerv1.PluginSet
 	}{
 		{"preEnqueue", in.PreEnqueue}, {"queueSort", in.QueueSort}, {"preFilter", in.PreFilter}, {"filter", in.Filter},
-		{"postFilter", in.PostFilter}, {"preScore", in.PreScore}, {"reserve", in.Reserve}, {"permit", in.Permit},
+		{"postFilter", in.PostFilter}, {"preScore", in.PreScore}, {"score", in.Score}, {"reserve", in.Reserve}, {"permit", in.Permit},
 		{"preBind", in.PreBind}, {"bind", in.Bind}, {"postBind", in.PostBind},
 		{"placementGenerate", in.PlacementGenerate}, {"placementScore", in.PlacementScore}, {"podGroupPostFilter", in.PodGroupPostFilter},
 	} {
-		if len(point.set.Enabled)+len(point.set.Disabled) > 0 {
-			return fmt.Errorf("plugins.%s: plugins are chosen for all extension points at once; use plugins.multiPoint", point.name)
+		if len(p.set.Enabled)+len(p.set.Disabled) > 0 {
+			out.Points[p.name] = pluginSet(p.set)
 		}
 	}
-	return nil
+}
+
+func pluginSet(in schedulerv1.PluginSet) scheduler.PluginSet {
+	var out scheduler.PluginSet
+	for _, p := range in.Enabled {
+		out.Enabled = append(out.Enabled, p.Name)
+	}
+	for _, p := range in.Disabled {
+		out.Disabled = append(out.Disabled, p.Name)
+	}
+	return out
 }
