@@ -239,7 +239,9 @@ func terminating(c *cluster) {
 
 func hints(c *cluster) {
 	z1, z2 := []string{"z1"}, []string{"z2"}
-	s := c.service(19, func(s *corev1.Service) { s.Spec.TrafficDistribution = ptr.To(corev1.ServiceTrafficDistributionPreferClose) },
+	s := c.service(19, func(s *corev1.Service) {
+		s.Spec.TrafficDistribution = ptr.To(corev1.ServiceTrafficDistributionPreferClose)
+	},
 		where{pod: "a", zones: z1}, where{pod: "c", zones: z2}, where{pod: "d", zones: z2})
 	defer c.remove(s)
 	to := c.at(c.vip(19), 80)
@@ -343,18 +345,18 @@ func affinities(c *cluster) {
 		}, all("a c")...)
 		var first verdict
 		for deadline := time.Now().Add(patience); first.pod == "" && time.Now().Before(deadline); {
-			first = c.ask(c.hosts[f.from], "tcp", netip.Addr{}, f.to, 5*time.Second)
+			first = c.ask(c.hosts[f.from], "tcp", c.hosts[f.from].ips[c.family], f.to, 5*time.Second)
 		}
 		c.expect(wish{from: f.from, to: f.to, pods: first.pod})
 		for range 20 {
-			if v := c.ask(c.hosts[f.from], "tcp", netip.Addr{}, f.to, patience); v.pod != first.pod {
+			if v := c.ask(c.hosts[f.from], "tcp", c.hosts[f.from].ips[c.family], f.to, patience); v.pod != first.pod {
 				c.t.Fatalf("%s → %s: %s, then %s", f.from, f.to, first, v)
 			}
 		}
 		// Others come and go: it stays. Its own goes: it moves, and stays there.
 		c.endpoints(s, all("a b c d")...)
 		for range 20 {
-			if v := c.ask(c.hosts[f.from], "tcp", netip.Addr{}, f.to, patience); v.pod != first.pod {
+			if v := c.ask(c.hosts[f.from], "tcp", c.hosts[f.from].ips[c.family], f.to, patience); v.pod != first.pod {
 				c.t.Fatalf("%s → %s: %s, then %s when others came", f.from, f.to, first, v)
 			}
 		}
