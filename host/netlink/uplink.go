@@ -58,6 +58,10 @@ func EnsureUplink(u Uplink) error {
 	} else if err := netlink.LinkSetUp(host); err != nil {
 		return fmt.Errorf("bring up %s: %w", u.HostLink, err)
 	}
+	// A node that reaches its own pods by a Service at the host comes back by its port.
+	if err := setHairpin(u.HostLink); err != nil {
+		return err
+	}
 	if err := h.LinkSetUp(inside); err != nil {
 		return fmt.Errorf("bring up %s: %w", u.Link, err)
 	}

@@ -150,12 +150,13 @@ func TestNodes(t *testing.T) {
 				}
 			}
 		}
+		first := strings.Fields(c.k(t, "get", "nodes", "-o", "jsonpath={.items[*].metadata.name}"))[0]
 		for range 6 { // endpoints are chosen at random
 			if body := get(t, "http://"+ip+"/"); !strings.Contains(body, "everywhere-") {
 				t.Errorf("the service answers %q on the host", body)
 			}
 			for _, node := range further {
-				for _, to := range [][2]string{{ip, "80"}, {c.address(t, node), port}} {
+				for _, to := range [][2]string{{ip, "80"}, {c.address(t, node), port}, {c.address(t, first), port}} {
 					if out, err := c.fromNode(node, to[0], to[1]); err != nil || !strings.Contains(out, "everywhere-") {
 						t.Errorf("from %s to the service at %v: %q, %v", node, to, out, err)
 					}
