@@ -24,7 +24,7 @@ func newKubelet(n *NodeConfig, p Paths, creds *NodeCredentials, log *slog.Logger
 	return kubelet.New(kubelet.Config{
 		NodeName: n.NodeName, Client: client, HeartbeatClient: heartbeat,
 		RuntimeEndpoint: n.runtimeEndpoint(p), Owner: n.owner(),
-		RootDir:         p.Kubelet(), PodLogsDir: p.PodLogs(), ContainerLogsDir: p.ContainerLogs(), ManifestDir: p.StaticPods(),
+		RootDir: p.Kubelet(), PodLogsDir: p.PodLogs(), ContainerLogsDir: p.ContainerLogs(), ManifestDir: p.StaticPods(),
 		NodeIPs:        addressStrings(n.NodeIPs),
 		ListenAddr:     netip.AddrPortFrom(netip.IPv6Unspecified(), n.KubeletPort).String(),
 		GetCertificate: creds.GetCertificate,
