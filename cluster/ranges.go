@@ -171,6 +171,20 @@ func (c *Config) chooseNodeIPs(families []bool, given []netip.Addr) error {
 	return nil
 }
 
+// setNodeIPs takes addresses that the user gave, in the order of the cluster's families.
+func (c *Config) setNodeIPs(given []netip.Addr) error {
+	families := familiesOf(c.PodCIDRs)
+	for i, a := range given {
+		if !slices.Contains(families, a.Is6()) {
+			return fmt.Errorf("--node-ip=%s: %s is of a family that the cluster's pods (%s) have not; leave it out", strings.Join(addressStrings(given), ","), a, cidrList(c.PodCIDRs))
+		}
+		if slices.ContainsFunc(given[:i], func(o netip.Addr) bool { return o.Is6() == a.Is6() }) {
+			return fmt.Errorf("--node-ip=%s: give one address of each family", strings.Join(addressStrings(given), ","))
+		}
+	}
+	return c.chooseNodeIPs(families, given)
+}
+
 // uniqueRange is a range of the cluster's own of IPv6 (RFC 4193), told from its others by n.
 func (c *Config) uniqueRange(n byte, bits int) netip.Prefix {
 	a := c.uniqueLocal().Addr().As16()

@@ -100,6 +100,27 @@ func TestChooseRanges(t *testing.T) {
 	}
 }
 
+func TestSetNodeIPs(t *testing.T) {
+	four, six := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
+	c := &Config{PodCIDRs: prefixesOf(t, "fd00:244::/56,10.244.0.0/16"), ServiceCIDRs: prefixesOf(t, "fd00:96::/112,10.96.0.0/16")}
+	if err := c.setNodeIPs([]netip.Addr{four, six}); err != nil || !slices.Equal(c.NodeIPs, []netip.Addr{six, four}) {
+		t.Errorf("%v, %v: want the order of the cluster's families", c.NodeIPs, err)
+	}
+	for want, given := range map[string][]netip.Addr{
+		"--node-ip=192.0.2.1,192.0.2.2: give one address of each family":                        {four, four.Next()},
+		"range 10.244.0.0/16 contains 10.244.7.7, an address of this host; choose another with": {netip.MustParseAddr("10.244.7.7"), six},
+	} {
+		if err := c.setNodeIPs(given); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%v: %v, want %s", given, err, want)
+		}
+	}
+	c = &Config{PodCIDRs: prefixesOf(t, "10.244.0.0/16"), ServiceCIDRs: prefixesOf(t, "10.96.0.0/16")}
+	want := "--node-ip=192.0.2.1,2001:db8::1: 2001:db8::1 is of a family that the cluster's pods (10.244.0.0/16) have not; leave it out"
+	if err := c.setNodeIPs([]netip.Addr{four, six}); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
 func TestNodeOfEachFamily(t *testing.T) {
 	four, six := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")
 	for _, tt := range []struct {

@@ -50,7 +50,9 @@ func (c *Config) take(r Reach, p Paths) error {
 		if err := n.followAddresses(r.NodeIPs); err != nil {
 			return err
 		}
-		c.setNodeIPs(n.NodeIPs)
+		if err := c.setNodeIPs(n.NodeIPs); err != nil {
+			return err
+		}
 	}
 	if r.Advertise.IsValid() {
 		c.AdvertiseAddress = r.Advertise
@@ -74,8 +76,6 @@ func (c *Config) take(r Reach, p Paths) error {
 	}
 	return c.save(p.Dir)
 }
-
-func (c *Config) setNodeIPs(ips []netip.Addr) { c.NodeIPs = ips }
 
 // Token makes a bootstrap token of the cluster that is up.
 func (r *Running) Token(ctx context.Context, ttl time.Duration, description string) (Token, error) {

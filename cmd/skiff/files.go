@@ -180,6 +180,18 @@ func prefixes(name string, list []string) ([]netip.Prefix, error) {
 	return out, nil
 }
 
+// onePerFamily refuses more than one range of a family.
+func onePerFamily(name string, list []netip.Prefix) error {
+	if len(list) > 2 || len(list) == 2 && list[0].Addr().Is6() == list[1].Addr().Is6() {
+		var texts []string
+		for _, p := range list {
+			texts = append(texts, p.String())
+		}
+		return fmt.Errorf("--%s=%s: give one range, or one of IPv4 and one of IPv6", name, strings.Join(texts, ","))
+	}
+	return nil
+}
+
 // tokenFile reads upstream's CSV of static tokens: token,user,uid[,"group,group"].
 func tokenFile(name, file string) (map[string]user.Info, error) {
 	if file == "" {

@@ -85,6 +85,7 @@ func TestFlagsThatAreWrongAreNamed(t *testing.T) {
 		{"kube-scheduler --config=" + write("s6", scheduler+"profiles: [{plugins: {bind: {disabled: [{name: '*'}]}}}]\n"), "profiles[0].plugins.bind.disabled: DefaultBinder cannot be disabled"},
 		{"kube-scheduler --config=" + write("s5", "apiVersion: v1\nkind: Pod\n"), `apiVersion "v1", kind "Pod"`},
 		{"kube-controller-manager --kubeconfig=x --controllers=*,-deploymentt", "--controllers=-deploymentt"},
+		{"kube-controller-manager --kubeconfig=x --allocate-node-cidrs --cluster-cidr=10.0.0.0/16,10.1.0.0/16", "--cluster-cidr=10.0.0.0/16,10.1.0.0/16: give one range, or one of IPv4 and one of IPv6"},
 		{"kube-controller-manager --cloud-provider=aws", "--cloud-provider=aws"},
 		{"kubelet", "--container-runtime-endpoint is required"},
 		{"kubelet --config=" + write("k1", kubelet+"maxPod: 3\n"), `unknown field "maxPod"`},

@@ -218,6 +218,12 @@ func (f *apiServerFlags) config(flags *pflag.FlagSet, log *slog.Logger) (cluster
 	if c.ServiceCIDRs, err = prefixes("service-cluster-ip-range", f.serviceIPs); err != nil {
 		return none(err)
 	}
+	if err := onePerFamily("service-cluster-ip-range", c.ServiceCIDRs); err != nil {
+		return none(err)
+	}
+	if first := c.ServiceCIDRs[0]; first.Addr().Is6() != c.Advertise.Is6() {
+		return none(fmt.Errorf("--service-cluster-ip-range=%s: the first range must be of the family of the advertised address %s; swap the ranges, or give --advertise-address", strings.Join(f.serviceIPs, ","), c.Advertise))
+	}
 	if c.Kubelets, err = f.kubelets(); err != nil {
 		return none(err)
 	}

@@ -166,6 +166,9 @@ func (f *controllerFlags) ranges(c *controllers.Config) error {
 	if len(cidrs) == 0 {
 		return fmt.Errorf("--allocate-node-cidrs needs --cluster-cidr")
 	}
+	if err := onePerFamily("cluster-cidr", cidrs); err != nil {
+		return err
+	}
 	c.ClusterCIDRs = cidrs
 	for _, p := range cidrs {
 		mask := 24
