@@ -136,6 +136,13 @@ swap: conformance-tools twins ## clusters of upstream's and skiff's components: 
 		-results test/upstream/results -lists test/upstream/swap -commit '$(COMMIT)$(CHANGED)' || code=$$?; \
 	$(CACHE)/swaprows page -results test/upstream/results -out docs/interop.md; exit $$code
 
+.PHONY: kubeadm
+kubeadm: build ## kubeadm joins machines to a server of skiff's, with upstream's kubelet and with skiff's (root)
+	@$(MAKE) --no-print-directory -C test/upstream/kubeadm CACHE=$(CACHE) $(CACHE)/twins/kubeadm
+	@$(MAKE) --no-print-directory -C test/upstream/twins CACHE=$(CACHE) $(CACHE)/twins/kubelet
+	@KUBEADM_BIN=$(CACHE)/twins/kubeadm KUBELET_BIN=$(CACHE)/twins/kubelet SKIFF_BIN=$(CURDIR)/bin/skiff KUBECTL_BIN=$(CURDIR)/bin/kubectl \
+		$(GO) test -count=1 -timeout 15m -v -tags $(TAGS) -run TestKubeadmJoin ./test/e2e
+
 # Folder of upstream's binaries, made by make twins; what it lacks is reported as not run.
 TWINS ?= $(CACHE)/twins
 CASE ?=

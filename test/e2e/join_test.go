@@ -105,7 +105,7 @@ func (b *background) await(t *testing.T, pattern string) string {
 			}
 		case err := <-b.done:
 			b.done <- err
-			t.Fatalf("%s ended with %v before it said %q:\n%s", b.Args, err, pattern, b.out)
+			t.Fatalf("%s ended with %v before it said %q:\n%s\n%s", b.Args, err, pattern, strings.Join(said, "\n"), b.out)
 		case <-limit:
 			t.Fatalf("%s did not say %q but\n%s", b.Args, pattern, strings.Join(said, "\n"))
 		}
