@@ -151,7 +151,8 @@ func fitting(repository string, all []candidate) ([]credential, error) {
 		if !fits(c.key, repository) {
 			continue
 		}
-		a := &runtimeapi.AuthConfig{Username: c.e.Username, Password: c.e.Password, IdentityToken: c.e.IdentityToken, RegistryToken: c.e.RegistryToken, ServerAddress: c.location}
+		// No ServerAddress, as upstream: containerd takes it for a URL and drops what has another form.
+		a := &runtimeapi.AuthConfig{Username: c.e.Username, Password: c.e.Password, IdentityToken: c.e.IdentityToken, RegistryToken: c.e.RegistryToken}
 		if c.e.Auth != "" {
 			user, pass, err := decodeAuth(c.e.Auth)
 			if err != nil {

@@ -1,8 +1,6 @@
 package pods
 
-import (
-	"fmt"
-)
+import "fmt"
 
 // runtimeReady says why nothing can be started, or nil. That the runtime does not answer at
 // all is told by its calls.
@@ -35,4 +33,13 @@ func (m *Manager) supportsUsers(handler string) error {
 		return fmt.Errorf("hostUsers: false: the container runtime does not support user namespaces")
 	}
 	return fmt.Errorf("hostUsers: false: the container runtime knows no handler %q", handler)
+}
+
+// supportsImageVolumes says why an image can't be mounted, or nil. CRI has no feature for it;
+// runtimes older than the features of handlers pass over what they don't know of a mount.
+func (m *Manager) supportsImageVolumes() error {
+	if m.cfg.Runtime == nil || len(m.cfg.Runtime().Handlers) > 0 {
+		return nil
+	}
+	return fmt.Errorf("the container runtime does not support image volumes")
 }

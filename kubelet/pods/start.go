@@ -306,6 +306,13 @@ func (w *worker) imageVolumes(ctx context.Context, pod *corev1.Pod) error {
 		if v.Image == nil || w.images[v.Name] != "" {
 			continue
 		}
+		if err := w.m.supportsImageVolumes(); err != nil {
+			w.m.podEvent(pod, corev1.EventTypeWarning, "FailedMount", fmt.Sprintf("volume %q: %v", v.Name, err))
+			for j := range pod.Spec.Containers {
+				w.waiting[pod.Spec.Containers[j].Name] = waitReason{"CreateContainerConfigError", fmt.Sprintf("volume %q: %v", v.Name, err)}
+			}
+			return err
+		}
 		img, err := w.m.cfg.Images.Ensure(ctx, images.Request{
 			Pod: pod.UID, Image: v.Image.Reference, Policy: v.Image.PullPolicy, Secrets: w.m.pullSecrets(ctx, pod),
 			Event: func(kind, reason, msg string) { w.m.podEvent(pod, kind, reason, msg) },
