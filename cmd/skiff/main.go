@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	_ "time/tzdata" // CronJobs name time zones, which a small host may not have
 
 	"github.com/spf13/cobra"
 

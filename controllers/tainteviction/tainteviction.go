@@ -108,7 +108,7 @@ func (c *Controller) forget(uid types.UID) {
 }
 
 // Bearable is how long a pod bears the taints from when it met them: negative for ever,
-// 0 not at all.
+// 0 not at all. Of several tolerations of one taint the first counts, as upstream has it.
 func Bearable(taints []corev1.Taint, tolerations []corev1.Toleration) time.Duration {
 	least := time.Duration(-1)
 	for i := range taints {
@@ -125,6 +125,7 @@ func Bearable(taints []corev1.Taint, tolerations []corev1.Toleration) time.Durat
 					least = d
 				}
 			}
+			break
 		}
 		if !tolerated {
 			return 0
