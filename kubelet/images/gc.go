@@ -87,23 +87,27 @@ func (g *Collector) Run(ctx context.Context) {
 			return
 		case <-t.C:
 		}
-		used, total, err := g.disk(ctx)
-		if err != nil {
-			g.log.Debug("read use of image file system", "error", err)
-			continue
-		}
-		want := uint64(0)
-		if total > 0 && g.policy.HighPercent < 100 && used*100/total >= g.policy.HighPercent {
-			want = used - total*g.policy.LowPercent/100
-		}
-		freed, err := g.collect(ctx, want, time.Now())
-		if err != nil {
+		if err := g.Look(ctx); err != nil && ctx.Err() == nil {
 			g.log.Warn("collect images", "error", err)
 		}
-		if want > 0 {
-			g.log.Info("collected images", "wanted", want, "freed", freed)
-		}
 	}
+}
+
+// Look removes what the policy has go now.
+func (g *Collector) Look(ctx context.Context) error {
+	used, total, err := g.disk(ctx)
+	if err != nil {
+		return err
+	}
+	want := uint64(0)
+	if total > 0 && g.policy.HighPercent < 100 && used*100/total >= g.policy.HighPercent {
+		want = used - total*g.policy.LowPercent/100
+	}
+	freed, err := g.collect(ctx, want, time.Now())
+	if want > 0 {
+		g.log.Info("collected images", "wanted", want, "freed", freed)
+	}
+	return err
 }
 
 // Free removes all images that are not in use.
