@@ -90,8 +90,14 @@ func (r *Running) Token(ctx context.Context, ttl time.Duration, description stri
 	return CreateToken(ctx, client, r.Paths, ttl, description)
 }
 
-// Halt ends the processes of a cluster or node; its containers go on.
+// Halt ends the processes of a cluster or node, those of further nodes on this host included; containers go on.
 func Halt(ctx context.Context, dir string) error {
 	p := Paths{dir}
-	return errors.Join(process.Stop(ctx, p.Lock(Node), 20*time.Second), process.Stop(ctx, p.Lock(ControlPlane), 20*time.Second))
+	var errs []error
+	if c, err := Load(dir); err == nil { // else a node that joined
+		for _, s := range c.Nodes {
+			errs = append(errs, process.Stop(ctx, p.NodeDir(s.Name).Lock(Node), 20*time.Second))
+		}
+	}
+	return errors.Join(append(errs, process.Stop(ctx, p.Lock(Node), 20*time.Second), process.Stop(ctx, p.Lock(ControlPlane), 20*time.Second))...)
 }
