@@ -77,6 +77,7 @@ type Router struct {
 	kernel     *kernel
 	// have is what the kernel holds of ours, as far as is known.
 	have table
+	told map[string]string // the last error of each action
 
 	first     chan struct{} // closed after the first turn
 	firstOnce sync.Once
@@ -110,7 +111,7 @@ func New(cfg Config) (*Router, error) {
 	own.name = cfg.NodeName
 	return &Router{
 		cfg: cfg, log: cfg.Logger, changed: map[string]*peer{}, dirty: true, kick: make(chan struct{}, 1),
-		nodes: newNodes(own), have: newTable(), first: make(chan struct{}), publish: make(chan string, 1),
+		nodes: newNodes(own), have: newTable(), told: map[string]string{}, first: make(chan struct{}), publish: make(chan string, 1),
 	}, nil
 }
 

@@ -203,6 +203,17 @@ type change struct {
 	ip        netip.Addr
 }
 
+// to is where the change leads packets.
+func (c change) to() string {
+	switch {
+	case c.neighbour != nil:
+		return c.neighbour.ip.String()
+	case c.remote != nil:
+		return c.ip.String()
+	}
+	return c.dst.String()
+}
+
 // diff lists the changes that make have want, in an order in which no packet is sent where nobody
 // knows on.
 func diff(have, want table) []change {

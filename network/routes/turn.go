@@ -29,7 +29,7 @@ func (r *Router) turn() (again bool) {
 	if dirty {
 		h, have, err := r.kernel.read(r.nodes.self)
 		if err != nil {
-			r.log.Error("read links and routes", "err", err)
+			r.tell("read links and routes", err)
 			r.retry()
 			return true
 		}
@@ -51,10 +51,8 @@ func (r *Router) turn() (again bool) {
 		over[u] = n > 0
 	}
 	made, err := r.kernel.ensure(r.nodes.host, r.nodes.self, over)
-	if err != nil {
-		r.log.Error("set up VXLAN", "err", err)
-		again = true
-	}
+	r.tell("set up VXLAN", err)
+	again = err != nil
 	r.tellMTU(over)
 	r.say()
 	if dirty || made {
@@ -68,14 +66,25 @@ func (r *Router) turn() (again bool) {
 		}
 	}
 	again = r.apply(diff(was, want)) || again
-	if err := r.kernel.drop(over); err != nil {
-		r.log.Error("remove VXLAN", "err", err)
-		again = true
-	}
+	err = r.kernel.drop(over)
+	r.tell("remove VXLAN", err)
+	again = again || err != nil
 	if again {
 		r.retry()
 	}
 	return again
+}
+
+// tell an error of an action once, until it is another or has gone.
+func (r *Router) tell(action string, err error) {
+	if err == nil {
+		delete(r.told, action)
+		return
+	}
+	if text := err.Error(); r.told[action] != text {
+		r.told[action] = text
+		r.log.Error(action, "err", err)
+	}
 }
 
 // setSelf takes up the own Node; true if it matters for others.
@@ -129,10 +138,8 @@ func (r *Router) apply(changes []change) (failed bool) {
 			r.log.Warn("somebody else has a route to another node's pods; it stays until they remove it", "to", c.dst)
 			continue
 		}
-		if err != nil {
-			r.log.Error("lead packets to another node's pods", "err", err)
-			failed = true
-		}
+		r.tell("lead packets to "+c.to(), err)
+		failed = failed || err != nil
 	}
 	return failed
 }
