@@ -18,9 +18,9 @@ import (
 )
 
 // A runtime that others run (NodeConfig.RuntimeEndpoint) connects pods itself, by CNI. Unless
-// its directory of configurations has one already, it is given one that leads pods to
-// where the bridge leads those of the built-in runtime: each by a link of its own to the
-// host, with an address of the node's pod CIDR, DNS at the bridge's address.
+// its directory of configurations has one already, or one is waited for (PodNetwork.CNIConfDir),
+// it is given one that leads pods to where the bridge leads those of the built-in runtime: each
+// by a link of its own to the host, with an address of the node's pod CIDR, DNS at the bridge's address.
 
 // defaultCNIConfDir is where runtimes look unless they are told otherwise.
 const defaultCNIConfDir = "/etc/cni/net.d"
@@ -28,22 +28,23 @@ const defaultCNIConfDir = "/etc/cni/net.d"
 // runtimeCNI keeps that configuration.
 type runtimeCNI struct {
 	dir, name, state string
+	others           bool // somebody else brings the configuration
 	mapsPorts        bool // iptables, which the plugin for host ports runs, is there
 	bridge           *bridge.Bridge
 	log              *slog.Logger
 }
 
 func (n *NodeConfig) runtimeCNI(p Paths, b *bridge.Bridge, log *slog.Logger) *runtimeCNI {
-	dir := n.PodNetwork.CNIConfDir
-	if dir == "" {
-		dir = defaultCNIConfDir
-	}
 	_, err := exec.LookPath("iptables")
-	return &runtimeCNI{dir: dir, name: "10-skiff-" + n.Bridge + ".conflist", state: filepath.Join(p.Network(), "runtime"), mapsPorts: err == nil, bridge: b, log: log}
+	return &runtimeCNI{dir: defaultCNIConfDir, others: n.PodNetwork.CNIConfDir != "", name: "10-skiff-" + n.Bridge + ".conflist", state: filepath.Join(p.Network(), "runtime"), mapsPorts: err == nil, bridge: b, log: log}
 }
 
 // Run writes the configuration once the node has its pod CIDRs.
 func (r *runtimeCNI) Run(ctx context.Context) error {
+	if r.others {
+		<-ctx.Done()
+		return nil
+	}
 	err := poll(ctx, 100*time.Millisecond, func(context.Context) error {
 		if len(r.bridge.PodCIDRs()) == 0 {
 			return bridge.ErrNoPodCIDR
@@ -68,8 +69,11 @@ func (r *runtimeCNI) write(cidrs []netip.Prefix) error {
 	for _, e := range entries {
 		if slices.Contains([]string{".conf", ".conflist", ".json"}, filepath.Ext(e.Name())) && e.Name() != r.name {
 			r.log.Info("the runtime has a pod network of its own", "configuration", filepath.Join(r.dir, e.Name()))
-			return nil
+			return r.bridge.SetAddressOnly(true)
 		}
+	}
+	if err := r.bridge.SetAddressOnly(false); err != nil {
+		return err
 	}
 	if !r.mapsPorts {
 		r.log.Warn("pods have no host ports: the plugin that makes them needs iptables, which is not installed")

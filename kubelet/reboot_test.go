@@ -112,6 +112,7 @@ func TestRebootOnEachRuntime(t *testing.T) {
 			n, err := m.api.CoreV1().Nodes().Get(context.Background(), "n1", metav1.GetOptions{})
 			return err == nil && n.Status.NodeInfo.BootID != boot && n.Status.NodeInfo.BootID == m.bootID()
 		})
+		m.eventually("an event tells of it", func() bool { return m.event("n1", "Rebooted", m.bootID()) })
 		m.eventually("nothing is left of the pod that was deleted meanwhile", func() bool {
 			rt, err := m.cri.Pods(context.Background())
 			if err != nil {

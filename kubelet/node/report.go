@@ -83,6 +83,9 @@ func (n *Node) write(ctx context.Context) error {
 	if isReady {
 		n.once.Do(func() { close(n.ready) })
 	}
+	if was, is := old.Status.NodeInfo.BootID, next.NodeInfo.BootID; was != "" && was != is && n.cfg.Recorder != nil {
+		n.cfg.Recorder.Event(n.Ref(), corev1.EventTypeWarning, "Rebooted", fmt.Sprintf("Node %s has been rebooted, boot id: %s", n.cfg.Name, is))
+	}
 	if wasReady != isReady && n.cfg.Recorder != nil {
 		reason := "NodeNotReady"
 		if isReady {
