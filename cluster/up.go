@@ -183,8 +183,10 @@ func (c *Config) update(p Paths, o UpOptions, running bool, taken []claim) error
 		c.Nodes, c.NodeSubnets = now.Nodes, now.NodeSubnets // as whoever held the lock left them
 	}
 	if !running {
-		if err := c.followAddress(o.Dir); err != nil {
-			return err
+		if len(o.Reach.NodeIPs) == 0 { // else they are those that are given
+			if err := c.followAddress(o.Dir); err != nil {
+				return err
+			}
 		}
 		if err := c.take(o.Reach, p); err != nil {
 			return err
