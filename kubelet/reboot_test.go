@@ -73,6 +73,12 @@ func TestRebootOnEachRuntime(t *testing.T) {
 		for _, n := range []string{"always", "onfailure", "done", "failed", "doneonce"} {
 			before[n] = m.get(n)
 		}
+		for _, n := range []string{"always", "onfailure", "never"} {
+			m.eventually(n+" has written", func() bool { return m.file("/runs/"+n) == "init\nmain\n" })
+		}
+		for _, n := range []string{"always", "onfailure"} {
+			m.eventually(n+" has written all", func() bool { got, err := m.exec(n, "c", "cat", "/memory/x"); return err == nil && got == "x\n" })
+		}
 		boot := m.bootID()
 
 		m.reboot()
@@ -90,13 +96,12 @@ func TestRebootOnEachRuntime(t *testing.T) {
 			if s := p.Status.InitContainerStatuses[0]; s.RestartCount != 1 || s.State.Terminated == nil || s.State.Terminated.ExitCode != 0 {
 				t.Errorf("%s: init %+v", n, s)
 			}
-			if got := m.file("/runs/" + n); got != "init\nmain\ninit\nmain\n" {
-				t.Errorf("%s ran %q", n, got)
-			}
+			m.eventually(n+" runs anew", func() bool { return m.file("/runs/"+n) == "init\nmain\ninit\nmain\n" })
 			for command, want := range map[string]string{"cat /disk/x": "x\nx\n", "cat /memory/x": "x\n", "mount | grep ' /memory ' | grep -c tmpfs": "1\n"} {
-				if got, err := m.exec(n, "c", "/bin/sh", "-c", command); err != nil || got != want {
-					t.Errorf("%s: %s: %q %v", n, command, got, err)
-				}
+				m.eventually(n+": "+command+" says "+want, func() bool {
+					got, err := m.exec(n, "c", "/bin/sh", "-c", command)
+					return err == nil && got == want
+				})
 			}
 		}
 		p := m.wait("failed", "never", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
