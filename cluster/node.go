@@ -192,5 +192,6 @@ func purgeContainers(ctx context.Context, n *NodeConfig, p Paths) error {
 	if n.RuntimeEndpoint != "" {
 		return errors.Join(n.removePods(ctx), n.runtimeCNI(p, sandboxes.bridge, quiet).remove())
 	}
+	sandboxes.last = true
 	return containers.Down(ctx, n.runtimeConfig(p, sandboxes, quiet))
 }

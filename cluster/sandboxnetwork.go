@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"time"
 
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
@@ -23,7 +24,13 @@ type sandboxNetwork struct {
 	cni    *cni.Network // nil: never
 	// plugins tells that the bridge is no alternative.
 	plugins bool
+	// last tells that the node is going down: a plugin that can't take a sandbox off any more, as its
+	// daemon or the API server has gone, must not keep it.
+	last bool
 }
+
+// lastTimeout is how long a plugin may take then.
+const lastTimeout = 5 * time.Second
 
 // newSandboxNetwork takes up what an earlier process attached.
 func newSandboxNetwork(n *NodeConfig, p Paths, log *slog.Logger) (sandboxNetwork, error) {
@@ -91,9 +98,21 @@ func (n sandboxNetwork) Detach(ctx context.Context, s containers.Sandbox) error 
 		return err
 	}
 	if n.cni != nil && n.cni.Attached(s.ID) {
-		return n.cni.Detach(ctx, s.ID, s.NetNSPath)
+		return n.detachByPlugins(ctx, s)
 	}
 	return n.bridge.Detach(ctx, s.ID)
+}
+
+func (n sandboxNetwork) detachByPlugins(ctx context.Context, s containers.Sandbox) error {
+	if !n.last {
+		return n.cni.Detach(ctx, s.ID, s.NetNSPath)
+	}
+	brief, cancel := context.WithTimeout(ctx, lastTimeout)
+	defer cancel()
+	if err := n.cni.Detach(brief, s.ID, s.NetNSPath); err != nil {
+		return n.cni.Forget(s.ID)
+	}
+	return nil
 }
 
 // Ready implements containers.Network.

@@ -219,6 +219,13 @@ func (n *Network) Detach(ctx context.Context, id, netns string) error {
 	return n.detach(ctx, id, r, netns)
 }
 
+// Forget gives up what was attached for a sandbox without its plugins. Links go with the sandbox's
+// namespace; what else the plugins made is theirs to collect.
+func (n *Network) Forget(id string) error {
+	defer n.lock(id)()
+	return n.book.remove(id)
+}
+
 func (n *Network) detach(ctx context.Context, id string, r record, netns string) error {
 	list, err := r.list()
 	if err != nil {
