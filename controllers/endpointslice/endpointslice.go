@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
+	endpointsliceutil "k8s.io/endpointslice/util"
 	"k8s.io/utils/ptr"
 
 	"github.com/skiff-k8s/skiff/controllers/controller"
@@ -37,6 +38,9 @@ type Controller struct {
 	expect   *expectations.Set[controller.Key]
 	writes   *controller.Writes[controller.Key] // of slices
 	pace     *controller.Pace[controller.Key]
+	// triggers know when what a slice shows happened: proxies measure from then on how long
+	// it took to program (network_programming_duration_seconds).
+	triggers *endpointsliceutil.TriggerTimeTracker
 }
 
 // New makes the controller.
@@ -61,6 +65,7 @@ func New(cfg controller.Config) (*Controller, error) {
 		expect:   expectations.New[controller.Key](cfg.Clock),
 		writes:   controller.NewWrites[controller.Key](cfg.Clock),
 		pace:     controller.NewPace[controller.Key](cfg.Clock),
+		triggers: endpointsliceutil.NewTriggerTimeTracker(),
 	}
 	c.loop = controller.NewLoop(name, 5, cfg.Clock, cfg.Logger, c.reconcile)
 	return c, errors.Join(
@@ -134,6 +139,7 @@ func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Du
 	service, err := c.services.Services(key.Namespace).Get(key.Name)
 	if apierrors.IsNotFound(err) {
 		c.expect.Forget(key) // the slices are the garbage collector's
+		c.triggers.DeleteService(key.Namespace, key.Name)
 		return 0, nil
 	}
 	if err != nil {
@@ -164,6 +170,7 @@ func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Du
 		s.slices = append(s.slices, slice)
 	}
 	p := decide(s)
+	p.stamp(c.triggers.ComputeEndpointLastChangeTriggerTime(key.Namespace, service, s.pods))
 	if err := c.act(ctx, key, p); err != nil {
 		if !apierrors.IsConflict(err) {
 			c.cfg.Events.Eventf(service, corev1.EventTypeWarning, "FailedToUpdateEndpointSlices", "Error updating Endpoint Slices for Service %s/%s: %v", key.Namespace, key.Name, err)
@@ -171,6 +178,20 @@ func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Du
 		return 0, err
 	}
 	return 0, nil // pods left out come again when their node appears
+}
+
+// stamp says in slices that are written when what they show happened; zero: not known.
+func (p *plan) stamp(trigger time.Time) {
+	for _, slices := range [][]*discoveryv1.EndpointSlice{p.create, p.update} {
+		for _, s := range slices {
+			switch {
+			case trigger.IsZero():
+				delete(s.Annotations, corev1.EndpointsLastChangeTriggerTime)
+			default:
+				metav1.SetMetaDataAnnotation(&s.ObjectMeta, corev1.EndpointsLastChangeTriggerTime, trigger.UTC().Format(time.RFC3339Nano))
+			}
+		}
+	}
 }
 
 func (c *Controller) node(name string) *corev1.Node {

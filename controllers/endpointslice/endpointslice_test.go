@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -189,5 +190,48 @@ func TestFlow(t *testing.T) {
 		if _, err := e.Client.CoreV1().Endpoints("ns").Get(t.Context(), "web", metav1.GetOptions{}); err == nil {
 			t.Error("Endpoints outlived their Service")
 		}
+	})
+}
+
+// TestWhenItHappened is in slices: when the Service was made, then when pods became ready.
+func TestWhenItHappened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made := time.Now().Truncate(time.Second)
+		svc := service()
+		svc.CreationTimestamp = metav1.NewTime(made)
+		e := controllertest.New(t, svc, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, pod(1, false))
+		c, err := New(e.Config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e.Start(c)
+		e.Settle()
+		want := func(when string, at time.Time) {
+			t.Helper()
+			list, err := e.Client.DiscoveryV1().EndpointSlices("ns").List(t.Context(), metav1.ListOptions{})
+			if err != nil || len(list.Items) != 1 {
+				t.Fatal(list, err)
+			}
+			text := ""
+			if !at.IsZero() {
+				text = at.UTC().Format(time.RFC3339Nano)
+			}
+			if got := list.Items[0].Annotations[corev1.EndpointsLastChangeTriggerTime]; got != text {
+				t.Errorf("%s: %q, want %q", when, got, text)
+			}
+		}
+		want("a new Service", made)
+		p := pod(1, true)
+		p.Status.Conditions[0].LastTransitionTime = metav1.NewTime(made.Add(time.Hour))
+		if _, err := e.Client.CoreV1().Pods("ns").UpdateStatus(t.Context(), p, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		e.Settle()
+		want("a pod became ready", made.Add(time.Hour))
+		if err := e.Client.CoreV1().Pods("ns").Delete(t.Context(), "p1", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		e.Settle()
+		want("a pod is gone", time.Time{})
 	})
 }
