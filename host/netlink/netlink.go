@@ -55,6 +55,11 @@ func EnsureBridge(b Bridge) error {
 	if link.Type() != "bridge" {
 		return fmt.Errorf("link %s exists and is a %s, not a bridge; remove it or choose another cluster name", b.Name, link.Type())
 	}
+	// An address that is set stays; by itself a bridge has the lowest of its ports', and neighbors that
+	// know the former one do not reach it until they ask again.
+	if err := netlink.LinkSetHardwareAddr(link, link.Attrs().HardwareAddr); err != nil {
+		return fmt.Errorf("keep the address of %s: %w", b.Name, err)
+	}
 	if b.Prepare != nil {
 		if err := b.Prepare(); err != nil {
 			return err
