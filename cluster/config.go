@@ -305,10 +305,12 @@ func writeDurably(path string, data []byte, mode fs.FileMode) error {
 	return nil
 }
 
-// Ports are those that the cluster in dir uses, or a new one would.
+// Ports are those that the cluster in dir uses; a new one takes what is free.
 func Ports(dir string) []uint16 {
-	if c, err := Load(dir); err == nil {
-		return c.ports()
+	c, err := Load(dir)
+	if err != nil {
+		return nil
 	}
-	return []uint16{defaultAPIPort, defaultKubeletPort}
+	return c.ports()
+}
 }
