@@ -313,4 +313,3 @@ func Ports(dir string) []uint16 {
 	}
 	return c.ports()
 }
-}
