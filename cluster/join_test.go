@@ -314,3 +314,17 @@ func TestJoinWaitsForServer(t *testing.T) {
 		t.Errorf("it left a directory: %v", err)
 	}
 }
+
+// A node among the cluster's own ranges would be taken for a pod or Service.
+func TestNodeAmongClusterRanges(t *testing.T) {
+	n := NodeConfig{PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:1::/56")}, ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}}
+	for ip, want := range map[string]string{
+		"192.0.2.1": "", "10.244.3.4": "pods (10.244.0.0/16)", "10.96.0.10": "Services (10.96.0.0/16)", "fd00:1::9": "pods (fd00:1::/56)", "fd00:2::9": "",
+	} {
+		n.NodeIPs = []netip.Addr{netip.MustParseAddr(ip)}
+		err := n.check()
+		if (err == nil) != (want == "") || err != nil && !(strings.Contains(err.Error(), want) && strings.Contains(err.Error(), "--node-ip")) {
+			t.Errorf("%s: %v, want %q", ip, err, want)
+		}
+	}
+}
