@@ -160,7 +160,7 @@ bench: build ## skiff and upstream by turns, docs/benchmarks.md (root; under 40 
 
 # Hot paths, those of root included. The baseline is kept with the tree: see docs/benchmarks.md.
 MICRO ?= .
-MICRO_PACKAGES := ./api/core ./apiserver ./apiserver/apply ./apiserver/audit ./apiserver/authz ./apiserver/cacher ./store/etcd ./scheduler ./proxy/nftables ./containers
+MICRO_PACKAGES := ./api/core ./apiserver ./apiserver/apply ./apiserver/audit ./apiserver/authz ./apiserver/cacher ./store/etcd ./scheduler ./proxy ./proxy/nftables ./containers
 MICRO_BASELINE := test/bench/results/baseline.txt
 .PHONY: bench-micro
 bench-micro: embedded ## Go benchmarks of hot paths against the stored baseline (MICRO=regex for some)

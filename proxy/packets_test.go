@@ -159,10 +159,10 @@ func (c *cluster) ext(n int) netip.Addr {
 
 // where is an endpoint in the making: pod, and what is said of it.
 type where struct {
-	pod                string
-	leaving, gone      bool // serving while it terminates; neither
-	zones, nodes       []string
-	unready, elsewhere bool
+	pod           string
+	leaving, gone bool // serving while it terminates; neither
+	zones, nodes  []string
+	unready       bool
 }
 
 // service makes the n-th Service, of TCP and UDP, with one slice of endpoints.

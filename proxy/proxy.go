@@ -8,7 +8,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -303,7 +302,7 @@ func (p *Proxy) sync(first bool) error {
 		p.metrics.programmed(d.triggers)
 	}
 	p.status.updated()
-	return errors.Join(p.forget(flows))
+	return p.forget(flows)
 }
 
 // keep enters what is programmed into the books.

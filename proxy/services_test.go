@@ -293,22 +293,22 @@ func flows(c *cluster) {
 	for _, f := range targets {
 		c.expect(wish{from: f.from, network: "udp", to: f.to, pods: "a"})
 	}
-	var conns []interface{ ask() verdict }
+	var conns []func() verdict
 	for _, f := range targets {
 		conn, err := c.dial(c.hosts[f.from], "udp", netip.Addr{}, f.to, patience)
 		c.must(err)
 		defer conn.Close()
-		k := asker(func() verdict { return talk(conn, silence) })
-		conns = append(conns, k)
-		if v := k.ask(); v.pod != "a" {
+		ask := func() verdict { return talk(conn, silence) }
+		conns = append(conns, ask)
+		if v := ask(); v.pod != "a" {
 			c.t.Fatalf("%s → %s: %s, want a", f.from, f.to, v)
 		}
 	}
 	await := func(pod string) {
 		c.t.Helper()
-		for i, k := range conns {
+		for i, ask := range conns {
 			var v verdict
-			for deadline := time.Now().Add(patience); v.pod != pod; v = k.ask() {
+			for deadline := time.Now().Add(patience); v.pod != pod; v = ask() {
 				if time.Now().After(deadline) {
 					c.t.Fatalf("%s → %s: %s, want %s", targets[i].from, targets[i].to, v, pod)
 				}
@@ -318,8 +318,8 @@ func flows(c *cluster) {
 	// One that leaves but serves keeps its flows.
 	c.endpoints(s, where{pod: "a", leaving: true}, where{pod: "c"})
 	c.expect(wish{from: "b", network: "udp", to: c.at(c.vip(21), 80), pods: "c"})
-	for i, k := range conns {
-		if v := k.ask(); v.pod != "a" {
+	for i, ask := range conns {
+		if v := ask(); v.pod != "a" {
 			c.t.Errorf("%s → %s: %s though a still serves", targets[i].from, targets[i].to, v)
 		}
 	}
@@ -328,10 +328,6 @@ func flows(c *cluster) {
 	c.endpoints(s, all("d")...)
 	await("d")
 }
-
-type asker func() verdict
-
-func (a asker) ask() verdict { return a() }
 
 func affinities(c *cluster) {
 	for i, f := range []struct {
