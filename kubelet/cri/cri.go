@@ -11,7 +11,6 @@ import (
 	"net"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -42,8 +41,6 @@ type Client struct {
 
 	cfg   Config
 	conns []*grpc.ClientConn
-
-	driver atomic.Int32 // the runtime's for control groups
 
 	mu         sync.Mutex
 	sandboxes  map[string]*Sandbox   // last status of sandboxes, by id

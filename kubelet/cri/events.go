@@ -87,7 +87,6 @@ func (c *Client) Status(ctx context.Context) (Conditions, error) {
 	defer cancel()
 	resp, err := c.Runtime.Status(ctx, &runtimeapi.StatusRequest{})
 	if err != nil {
-		c.driver.Store(driverUnknown)
 		return Conditions{}, fmt.Errorf("ask the container runtime for its status: %w", err)
 	}
 	out := Conditions{Handlers: resp.RuntimeHandlers, Features: resp.Features}
@@ -119,29 +118,17 @@ func (c *Client) Status(ctx context.Context) (Conditions, error) {
 	return out, nil
 }
 
-// What a connection knows of the runtime's cgroup driver.
-const (
-	driverUnknown int32 = iota
-	driverCgroupfs
-	driverSystemd
-)
-
-// systemdCgroups asks once per life of the runtime.
+// systemdCgroups asks anew each time: a runtime may be started with another configuration
+// without its absence being noticed.
 func (c *Client) systemdCgroups(ctx context.Context) (bool, error) {
-	if d := c.driver.Load(); d != driverUnknown {
-		return d == driverSystemd, nil
-	}
-	d := driverCgroupfs
 	resp, err := c.Runtime.RuntimeConfig(ctx, &runtimeapi.RuntimeConfigRequest{})
-	switch {
-	case Unimplemented(err):
-	case err != nil:
-		return false, fmt.Errorf("ask the container runtime for its configuration: %w", err)
-	case resp.GetLinux() != nil && resp.Linux.CgroupDriver == runtimeapi.CgroupDriver_SYSTEMD:
-		d = driverSystemd
+	if Unimplemented(err) {
+		return false, nil
 	}
-	c.driver.Store(d)
-	return d == driverSystemd, nil
+	if err != nil {
+		return false, fmt.Errorf("ask the container runtime for its configuration: %w", err)
+	}
+	return resp.GetLinux() != nil && resp.Linux.CgroupDriver == runtimeapi.CgroupDriver_SYSTEMD, nil
 }
 
 // SandboxImage is the image that the runtime itself needs for sandboxes; empty if it does
