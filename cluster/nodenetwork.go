@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/skiff-k8s/skiff/cluster/addons"
 	"github.com/skiff-k8s/skiff/network/bridge"
 	"github.com/skiff-k8s/skiff/network/dns"
 	"github.com/skiff-k8s/skiff/network/hostport"
@@ -46,23 +47,27 @@ type podNetwork struct {
 	dns    *dns.Server
 	nodes  informers.SharedInformerFactory
 	routes *routes.Router
+	notice dnsNotice
 	zone   func(string) // told the node's zone
 	log    *slog.Logger
 }
 
 // newPodNetwork watches the nodes through a factory of its own, which Run starts.
 func newPodNetwork(n *NodeConfig, client kubernetes.Interface, b *bridge.Bridge, server *dns.Server, zone func(string), log *slog.Logger) (*podNetwork, error) {
-	nodes := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(routes.Transform))
+	nodes := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(podNetworkNode))
 	r, err := newRoutes(n, client, nodes, b, log)
 	if err != nil {
 		return nil, err
 	}
-	return &podNetwork{node: n.NodeName, bridge: b, dns: server, zone: zone, log: log, nodes: nodes, routes: r}, nil
+	notice := dnsNotice{publish: func(ctx context.Context, text string) error {
+		return annotateNode(ctx, client, n.NodeName, addons.DNSAnnotation, text)
+	}}
+	return &podNetwork{node: n.NodeName, bridge: b, dns: server, zone: zone, log: log, nodes: nodes, routes: r, notice: notice}, nil
 }
 
 // Run blocks until ctx ends.
 func (n *podNetwork) Run(ctx context.Context) error {
-	cidrs := make(chan []netip.Prefix, 1)
+	seen := make(chan ownNode, 1)
 	latest := func(o any) {
 		node, ok := o.(*corev1.Node)
 		if !ok || node.Name != n.node {
@@ -75,10 +80,10 @@ func (n *podNetwork) Run(ctx context.Context) error {
 			return
 		}
 		select { // only the newest counts; this is the one sender
-		case <-cidrs:
+		case <-seen:
 		default:
 		}
-		cidrs <- parsed
+		seen <- ownNode{cidrs: parsed, dns: node.Annotations[addons.DNSAnnotation]}
 	}
 	inf := n.nodes.Core().V1().Nodes().Informer()
 	if _, err := inf.AddEventHandler(cache.ResourceEventHandlerFuncs{AddFunc: latest, UpdateFunc: func(_, o any) { latest(o) }}); err != nil {
@@ -91,13 +96,19 @@ func (n *podNetwork) Run(ctx context.Context) error {
 
 	routed := make(chan error, 1)
 	go func() { routed <- n.routes.Run(ctx) }()
-	err := n.follow(ctx, cidrs, routed)
+	err := n.follow(ctx, seen, routed)
 	cancel()
 	return errors.Join(err, <-routed)
 }
 
+// ownNode is what the pod network reads of this machine's Node.
+type ownNode struct {
+	cidrs []netip.Prefix
+	dns   string
+}
+
 // follow the pod CIDRs of this node until ctx ends, or the routes fail.
-func (n *podNetwork) follow(ctx context.Context, cidrs <-chan []netip.Prefix, routed chan error) error {
+func (n *podNetwork) follow(ctx context.Context, seen <-chan ownNode, routed chan error) error {
 	servers := newServers(n.dns, n.log)
 	defer servers.stop()
 	if err := servers.follow(ctx, n.bridge.Gateways()); err != nil { // as the last run left it
@@ -114,10 +125,15 @@ func (n *podNetwork) follow(ctx context.Context, cidrs <-chan []netip.Prefix, ro
 				set = nil
 			}
 		}
+		if err := n.notice.tell(ctx, servers.addresses()); err != nil && ctx.Err() == nil {
+			n.log.Warn("publish where DNS is served", "err", err)
+			retry = time.After(time.Second)
+		}
 		select {
-		case next := <-cidrs:
-			if len(next) > 0 && !samePrefixes(next, n.bridge.PodCIDRs()) {
-				set = next
+		case own := <-seen:
+			n.notice.known(own.dns)
+			if len(own.cidrs) > 0 && !samePrefixes(own.cidrs, n.bridge.PodCIDRs()) {
+				set = own.cidrs
 			}
 		case <-retry:
 		case err := <-routed:
@@ -159,63 +175,6 @@ func parsePrefixes(ss []string) ([]netip.Prefix, error) {
 		out = append(out, p)
 	}
 	return out, nil
-}
-
-// servers are the DNS listeners that run, by address.
-type servers struct {
-	dns     *dns.Server
-	log     *slog.Logger
-	running map[netip.Addr]running
-}
-
-type running struct {
-	cancel context.CancelFunc
-	done   chan struct{}
-}
-
-func newServers(d *dns.Server, log *slog.Logger) *servers {
-	return &servers{dns: d, log: log, running: map[netip.Addr]running{}}
-}
-
-// follow serves at exactly these addresses.
-func (s *servers) follow(ctx context.Context, addrs []netip.Addr) error {
-	want := map[netip.Addr]bool{}
-	var errs []error
-	for _, a := range addrs {
-		want[a] = true
-		if _, ok := s.running[a]; ok {
-			continue
-		}
-		l, err := s.dns.Listen(netip.AddrPortFrom(a, dnsPort))
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		ctx, cancel := context.WithCancel(ctx)
-		r := running{cancel, make(chan struct{})}
-		s.running[a] = r
-		go func() {
-			defer close(r.done)
-			if err := l.Serve(ctx); err != nil {
-				s.log.Error("serve DNS", "err", err)
-			}
-		}()
-	}
-	for a, r := range s.running {
-		if !want[a] {
-			r.cancel()
-			<-r.done
-			delete(s.running, a)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func (s *servers) stop() {
-	for _, r := range s.running {
-		r.cancel()
-		<-r.done
-	}
 }
 
 // upstreamResolvers are the host's, as address:port.

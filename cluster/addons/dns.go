@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,6 +36,11 @@ const (
 	dnsSliceName = "kube-dns"
 )
 
+// DNSAnnotation of a Node has the addresses at which its DNS server listens, separated by commas. A
+// node of skiff's writes it; one with another's kubelet serves no DNS, and its pods ask the others'.
+// NodeRestriction lets each node write its own.
+const DNSAnnotation = "skiff.dev/dns"
+
 // DNSConfig configures DNS.
 type DNSConfig struct {
 	Client    kubernetes.Interface
@@ -45,8 +51,8 @@ type DNSConfig struct {
 	Logger     *slog.Logger
 }
 
-// DNS keeps the kube-dns Service and EndpointSlices with every node's server: each node
-// answers at the first address of its pod CIDR.
+// DNS keeps the kube-dns Service and EndpointSlices with the servers of all nodes that say they have
+// one.
 type DNS struct {
 	cfg    DNSConfig
 	nodes  corelisters.NodeLister
@@ -69,7 +75,8 @@ func NewDNS(cfg DNSConfig) (*DNS, error) {
 		UpdateFunc: func(old, new any) {
 			// Heartbeats change nothing here.
 			o, n := old.(*corev1.Node), new.(*corev1.Node)
-			if !slices.Equal(o.Spec.PodCIDRs, n.Spec.PodCIDRs) || (o.DeletionTimestamp == nil) != (n.DeletionTimestamp == nil) {
+			if o.Annotations[DNSAnnotation] != n.Annotations[DNSAnnotation] ||
+				!slices.Equal(o.Spec.PodCIDRs, n.Spec.PodCIDRs) || (o.DeletionTimestamp == nil) != (n.DeletionTimestamp == nil) {
 				poke()
 			}
 		},
@@ -239,17 +246,21 @@ func endpointSlice(name string, family discoveryv1.AddressType, endpoints []disc
 	}
 }
 
-// endpointOf is a node's DNS server; nil while the node has no pod CIDR of the family. A node that is
-// not ready stays in: its own pods still ask it.
+// endpointOf is a node's DNS server; nil while it says of none in the family. Only addresses of its
+// own pod CIDRs count: a node is not believed about others'. A node that is not ready stays in: its own
+// pods still ask it.
 func endpointOf(n *corev1.Node, family discoveryv1.AddressType) *discoveryv1.Endpoint {
-	for _, c := range n.Spec.PodCIDRs {
-		p, err := netip.ParsePrefix(c)
-		if err != nil || p.Addr().Is6() != (family == discoveryv1.AddressTypeIPv6) {
+	for text := range strings.SplitSeq(n.Annotations[DNSAnnotation], ",") {
+		ip, err := netip.ParseAddr(text)
+		if err != nil || ip.Is6() != (family == discoveryv1.AddressTypeIPv6) || !slices.ContainsFunc(n.Spec.PodCIDRs, func(cidr string) bool {
+			p, err := netip.ParsePrefix(cidr)
+			return err == nil && p.Contains(ip)
+		}) {
 			continue
 		}
 		ready := n.DeletionTimestamp == nil
 		return &discoveryv1.Endpoint{
-			Addresses: []string{p.Masked().Addr().Next().String()}, NodeName: ptr.To(n.Name),
+			Addresses: []string{ip.String()}, NodeName: ptr.To(n.Name),
 			Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &ready, Terminating: ptr.To(!ready)},
 		}
 	}

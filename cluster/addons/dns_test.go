@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,12 +17,56 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
+// node serves DNS at the first address of each of its pod CIDRs.
 func node(name string, cidrs ...string) *corev1.Node {
+	n := silent(name, cidrs...)
+	var addrs []string
+	for _, c := range cidrs {
+		addrs = append(addrs, netip.MustParsePrefix(c).Addr().Next().String())
+	}
+	n.Annotations = map[string]string{DNSAnnotation: strings.Join(addrs, ",")}
+	return n
+}
+
+// silent is a node that serves no DNS, as another's kubelet.
+func silent(name string, cidrs ...string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDRs: cidrs}}
 }
 
+// TestDNSOfNodesThatServe: an endpoint is where a node listens, and nowhere else.
+func TestDNSOfNodesThatServe(t *testing.T) {
+	for _, c := range []struct {
+		name, says string
+		cidrs      []string
+		v4, v6     string
+	}{
+		{name: "another's kubelet", cidrs: []string{"10.244.1.0/24"}},
+		{name: "no pod CIDR", says: "10.244.1.1"},
+		{name: "one family", says: "10.244.1.1", cidrs: []string{"10.244.1.0/24"}, v4: "10.244.1.1"},
+		{name: "both", says: "fd00:1::1,10.244.1.1", cidrs: []string{"10.244.1.0/24", "fd00:1::/64"}, v4: "10.244.1.1", v6: "fd00:1::1"},
+		{name: "one of both", says: "10.244.1.1", cidrs: []string{"10.244.1.0/24", "fd00:1::/64"}, v4: "10.244.1.1"},
+		{name: "another node's address", says: "10.244.2.1", cidrs: []string{"10.244.1.0/24"}},
+		{name: "an outsider's before its own", says: "192.0.2.1,10.244.1.9", cidrs: []string{"10.244.1.0/24"}, v4: "10.244.1.9"},
+		{name: "no addresses", says: "yes", cidrs: []string{"10.244.1.0/24"}},
+	} {
+		n := silent("n", c.cidrs...)
+		if c.says != "" {
+			n.Annotations = map[string]string{DNSAnnotation: c.says}
+		}
+		for family, want := range map[discoveryv1.AddressType]string{discoveryv1.AddressTypeIPv4: c.v4, discoveryv1.AddressTypeIPv6: c.v6} {
+			got := ""
+			if e := endpointOf(n, family); e != nil {
+				got = strings.Join(e.Addresses, ",")
+			}
+			if got != want {
+				t.Errorf("%s: %s endpoint %q, want %q", c.name, family, got, want)
+			}
+		}
+	}
+}
+
 func TestDNSFollowsNodes(t *testing.T) {
-	client := fake.NewClientset(node("a", "10.244.0.0/24"), node("new"), node("six", "fd00::/64"))
+	client := fake.NewClientset(node("a", "10.244.0.0/24"), silent("new"), node("six", "fd00::/64"), silent("others", "10.244.9.0/24"))
 	f := informers.NewSharedInformerFactory(client, 0)
 	d, err := NewDNS(DNSConfig{Client: client, Informers: f, ServiceIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -69,6 +114,19 @@ func TestDNSFollowsNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("10.244.0.1", "10.244.1.1")
+	late := silent("late", "10.244.2.0/24")
+	if _, err := client.CoreV1().Nodes().Create(ctx, late, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	late.Annotations = map[string]string{DNSAnnotation: "10.244.2.1"}
+	if _, err := client.CoreV1().Nodes().Update(ctx, late, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	want("10.244.0.1", "10.244.1.1", "10.244.2.1")
+	if _, err := client.CoreV1().Nodes().Update(ctx, silent("late", "10.244.2.0/24"), metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	want("10.244.0.1", "10.244.1.1")
 	if err := client.CoreV1().Nodes().Delete(ctx, "a", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -113,8 +171,7 @@ func TestManyNodesTakeManySlices(t *testing.T) {
 	if none := endpointSlices(nil, ips[:1]); len(none) != 1 {
 		t.Errorf("without nodes: %d slices, want an empty one", len(none))
 	}
-	dual := node("dual", "10.244.1.0/24")
-	dual.Spec.PodCIDRs = append(dual.Spec.PodCIDRs, "fd00:244:0:1::/64")
+	dual := node("dual", "10.244.1.0/24", "fd00:244:0:1::/64")
 	both := endpointSlices([]*corev1.Node{dual}, ips)
 	if len(both) != 2 || both[0].AddressType != discoveryv1.AddressTypeIPv4 || both[1].AddressType != discoveryv1.AddressTypeIPv6 ||
 		both[0].Endpoints[0].Addresses[0] != "10.244.1.1" || both[1].Endpoints[0].Addresses[0] != "fd00:244:0:1::1" {
