@@ -50,11 +50,30 @@ spec:
   ports: [{port: 80, targetPort: 8080}]
 `
 
+// spread puts each generation's pods on all nodes.
+const spread = `
+      topologySpreadConstraints:
+      - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: flow}}, matchLabelKeys: [pod-template-hash]}`
+
+// manifest is what the flow applies: with several nodes, pods run on all of them.
+func (l *lab) manifest() string {
+	if len(l.nodes) < 2 {
+		return flowManifest
+	}
+	const spec = "terminationGracePeriodSeconds: 1"
+	return strings.Replace(flowManifest, spec, spec+spread, 1)
+}
+
 // stepResult is what came of one step of the flow.
 type stepResult struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
 	Error   string  `json:"error,omitempty"`
+}
+
+type step struct {
+	name string
+	do   func(context.Context) error
 }
 
 // flow takes a Deployment through its life. It ends at the first step that fails: what
@@ -67,10 +86,7 @@ func (l *lab) flow(ctx context.Context) ([]stepResult, error) {
 		}
 	}
 	rollout := in("rollout", "status", "deployment/flow", "--timeout=90s")
-	steps := []struct {
-		name string
-		do   func(context.Context) error
-	}{
+	steps := []step{
 		{"create a namespace; its ServiceAccount appears", func(ctx context.Context) error {
 			if _, err := l.kube(ctx, "", "create", "namespace", flowNamespace); err != nil {
 				return err
@@ -78,7 +94,7 @@ func (l *lab) flow(ctx context.Context) ([]stepResult, error) {
 			return wait(ctx, 30*time.Second, "the ServiceAccount", func() error { return in("get", "serviceaccount", "default")(ctx) })
 		}},
 		{"apply Deployment, ConfigMap, Service", func(ctx context.Context) error {
-			_, err := l.kube(ctx, flowManifest, "-n", flowNamespace, "apply", "-f", "-")
+			_, err := l.kube(ctx, l.manifest(), "-n", flowNamespace, "apply", "-f", "-")
 			return err
 		}},
 		{"rollout", rollout},
@@ -92,12 +108,17 @@ func (l *lab) flow(ctx context.Context) ([]stepResult, error) {
 			return err
 		}},
 		{"logs", in("logs", "deploy/flow")},
+	}
+	if len(l.nodes) > 1 {
+		steps = append(steps, step{"pods of every node: exec, logs, and the Service by name reaches all of them", l.fromEveryNode})
+	}
+	steps = append(steps, []step{
 		{"scale to 4", all(in("scale", "deployment/flow", "--replicas=4"), rollout, l.pods(4, firstImage))},
 		{"scale to 2", all(in("scale", "deployment/flow", "--replicas=2"), rollout, l.pods(2, firstImage))},
 		{"set image", all(in("set", "image", "deployment/flow", "web="+secondImage), rollout, l.pods(2, secondImage), l.answersByIP)},
 		{"undo", all(in("rollout", "undo", "deployment/flow"), rollout, l.pods(2, firstImage), l.answersByIP)},
 		{"delete leaves nothing", func(ctx context.Context) error {
-			if _, err := l.kube(ctx, flowManifest, "-n", flowNamespace, "delete", "--wait=false", "-f", "-"); err != nil {
+			if _, err := l.kube(ctx, l.manifest(), "-n", flowNamespace, "delete", "--wait=false", "-f", "-"); err != nil {
 				return err
 			}
 			return wait(ctx, 90*time.Second, "what the Deployment and the Service had made to go", func() error {
@@ -112,7 +133,7 @@ func (l *lab) flow(ctx context.Context) ([]stepResult, error) {
 			_, err := l.kube(ctx, "", "delete", "namespace", flowNamespace, "--timeout=90s")
 			return err
 		}},
-	}
+	}...)
 	var out []stepResult
 	for _, s := range steps {
 		start := time.Now()
@@ -141,6 +162,48 @@ func all(fs ...func(context.Context) error) func(context.Context) error {
 		return nil
 	}
 }
+
+// fromEveryNode finds a pod on each node, and the other nodes' pods from each of them. Every
+// request asks cluster DNS, and none may fail.
+func (l *lab) fromEveryNode(ctx context.Context) error {
+	text, err := l.kube(ctx, "", "-n", flowNamespace, "get", "pods", "-l", "app=flow", "-o", `jsonpath={range .items[*]}{.spec.nodeName} {.metadata.name}{"\n"}{end}`)
+	if err != nil {
+		return err
+	}
+	pods := map[string]string{}
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		pods[f[0]] = f[1]
+	}
+	for _, node := range l.nodes {
+		pod, ok := pods[node]
+		if !ok {
+			return fmt.Errorf("no pod runs on node %s: pods by node are %v", node, pods)
+		}
+		if text, err := l.kube(ctx, "", "-n", flowNamespace, "logs", pod); err != nil {
+			return fmt.Errorf("from node %s: %w", node, err)
+		} else if text == "" {
+			return fmt.Errorf("%s on node %s has no logs", pod, node)
+		}
+		seen := map[string]bool{}
+		for range requests {
+			name, err := l.kube(ctx, "", "-n", flowNamespace, "exec", pod, "--", "curl", "-sSf", "--max-time", "3", "http://flow/hostname")
+			if err != nil {
+				return fmt.Errorf("from node %s: %w", node, err)
+			}
+			seen[name] = true
+		}
+		for other, want := range pods {
+			if !seen[want] {
+				return fmt.Errorf("from node %s: %d requests to the Service never came to %s on %s", node, requests, want, other)
+			}
+		}
+	}
+	return nil
+}
+
+// requests are so many that with two endpoints one of them is never asked once in half a billion runs.
+const requests = 30
 
 // pods waits until exactly n pods of the image are left, all ready.
 func (l *lab) pods(n int, image string) func(context.Context) error {

@@ -22,6 +22,7 @@ type lab struct {
 	up    chan error // the end of skiff up
 	tidy  []func() error
 	flags []string // further ones of skiff up
+	nodes []string // where pods are to run, if there are several
 	// fail ends the row when a process ends that should not.
 	fail context.CancelCauseFunc
 }

@@ -17,8 +17,8 @@ func matrix() []row {
 			start: besides("kube-scheduler", func(l *lab) error { return l.startScheduler(l.twin("kube-scheduler")) })},
 		{n: 2, title: "skiff with upstream's controller manager", upstream: "kube-controller-manager", skiff: "the rest", node: own,
 			start: besides("kube-controller-manager", func(l *lab) error { return l.startControllerManager(l.twin("kube-controller-manager")) })},
-		{n: 3, title: "skiff with upstream's kubelet and containerd as second node", upstream: "kubelet, containerd", skiff: "the rest", node: "both",
-			blocker: "The row's second node is not built yet: a namespace with upstream's kubelet, kube-proxy and containerd, joined by a token, and CNI plugins with routes to skiff's pods."},
+		{n: 3, title: "skiff with upstream's kubelet and containerd as second node", upstream: "kubelet, containerd, kube-proxy of the second node", skiff: "the rest", node: "both",
+			start: withSecond},
 		{n: 4, title: "skiff with upstream's proxy", upstream: "kube-proxy", skiff: "the rest", node: own,
 			start: besides("kube-proxy", func(l *lab) error { return l.startProxy(l.twin("kube-proxy")) })},
 		{n: 5, title: "skiff on an external etcd of one member", upstream: "etcd", skiff: "the rest", node: own, start: onEtcd(1)},
@@ -143,17 +143,21 @@ func (l *lab) startAPIServer(endpoint string, argv ...string) error {
 	return err
 }
 
-// startProxy runs a proxy, upstream's or skiff's.
+// startProxy runs the first node's proxy, upstream's or skiff's.
 func (l *lab) startProxy(argv ...string) error {
-	conf, err := l.kubeconfig("system:kube-proxy")
-	if err != nil {
-		return err
-	}
 	host, err := os.Hostname()
 	if err != nil {
 		return err
 	}
+	return l.startProxyOn(strings.ToLower(host), argv...)
+}
+
+func (l *lab) startProxyOn(node string, argv ...string) error {
+	conf, err := l.kubeconfig("system:kube-proxy")
+	if err != nil {
+		return err
+	}
 	_, err = l.start("kube-proxy", append(argv, "--kubeconfig="+conf, "--proxy-mode=nftables", "--cluster-cidr=10.244.0.0/16",
-		"--hostname-override="+strings.ToLower(host), "--conntrack-max-per-core=0", "--conntrack-min=0", "--oom-score-adj=0")...)
+		"--hostname-override="+node, "--conntrack-max-per-core=0", "--conntrack-min=0", "--oom-score-adj=0")...)
 	return err
 }

@@ -89,7 +89,7 @@ func (l *lab) ginkgo(ctx context.Context, out string, procs int, names []string)
 	args := []string{"-p", fmt.Sprintf("--procs=%d", procs), "--timeout=25m", "--no-color", "--focus=" + strings.Join(focus, "|"),
 		filepath.Join(l.cache, "e2e.test"), "--",
 		"--provider=skeleton", "--kubeconfig=" + l.adminKubeconfig(), "--kubectl-path=" + l.kubectl,
-		"--allowed-not-ready-nodes=-1", "--num-nodes=1", "--node-os-distro=debian",
+		"--allowed-not-ready-nodes=-1", fmt.Sprintf("--num-nodes=%d", max(1, len(l.nodes))), "--node-os-distro=debian",
 		"--report-dir=" + out, "--report-complete-junit", "--disable-log-dump"}
 	cmd := exec.CommandContext(ctx, filepath.Join(l.cache, "ginkgo"), args...)
 	log, err := os.Create(filepath.Join(out, "e2e.log"))
