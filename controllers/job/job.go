@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -271,11 +272,14 @@ func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Du
 		return 0, nil
 	}
 	met := c.expect.Met(key) // before looking at pods: one that shows up later is met later
+	// Before looking at pods, too: one that is shown without its finalizer meanwhile would be
+	// forgotten as released, and counted again by what was read before.
+	released := c.releasedNow()
 	pods, err := c.claim(ctx, j)
 	if err != nil {
 		return 0, err
 	}
-	p := decide(state{job: j, pods: pods, met: met, released: c.isReleased, backoff: backoff, now: c.cfg.Clock.Now()})
+	p := decide(state{job: j, pods: pods, met: met, released: released, backoff: backoff, now: c.cfg.Clock.Now()})
 	d, actErr := c.act(ctx, key, p)
 	if err := c.write(ctx, p, d); err != nil {
 		return 0, errors.Join(actErr, err)
@@ -283,11 +287,12 @@ func (c *Controller) reconcile(ctx context.Context, key controller.Key) (time.Du
 	return p.again, actErr
 }
 
-func (c *Controller) isReleased(uid types.UID) bool {
+// releasedNow tells pods whose finalizer was taken away and that may still be seen with it.
+func (c *Controller) releasedNow() func(types.UID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, ok := c.released[uid]
-	return ok
+	now := maps.Clone(c.released)
+	return func(uid types.UID) bool { _, ok := now[uid]; return ok }
 }
 
 func (c *Controller) claim(ctx context.Context, j *batchv1.Job) ([]*corev1.Pod, error) {

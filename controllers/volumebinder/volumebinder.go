@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	storagelisters "k8s.io/client-go/listers/storage/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-helpers/storage/volume"
 	"k8s.io/utils/ptr"
 
@@ -38,6 +39,7 @@ type Controller struct {
 	cfg     controller.Config
 	claims  *controller.Loop[controller.Key]
 	volumes *controller.Loop[controller.Key]
+	byClaim cache.Indexer // volumes
 	pvcs    corelisters.PersistentVolumeClaimLister
 	pvs     corelisters.PersistentVolumeLister
 	classes storagelisters.StorageClassLister
@@ -51,12 +53,15 @@ func New(cfg controller.Config) (*Controller, error) {
 	c := &Controller{cfg: cfg, pvcs: core.PersistentVolumeClaims().Lister(), pvs: core.PersistentVolumes().Lister(), classes: storage.StorageClasses().Lister()}
 	c.claims = controller.NewLoop(name, 1, cfg.Clock, cfg.Logger, c.claim)
 	c.volumes = controller.NewLoop(name, 1, cfg.Clock, cfg.Logger, c.volume)
+	c.byClaim = core.PersistentVolumes().Informer().GetIndexer()
 	return c, errors.Join(
+		core.PersistentVolumes().Informer().AddIndexers(cache.Indexers{claimIndex: claimOf}),
 		controller.Watch(c.claims, core.PersistentVolumeClaims().Informer(), controller.OnEach(func(p *corev1.PersistentVolumeClaim) {
 			c.claims.Add(controller.KeyOf(p))
 			if p.Spec.VolumeName != "" {
 				c.volumes.Add(controller.Key{Name: p.Spec.VolumeName})
 			}
+			c.wakeNamers(p)
 		})),
 		controller.Watch(c.claims, core.PersistentVolumes().Informer(), controller.OnEach(func(v *corev1.PersistentVolume) {
 			c.volumes.Add(controller.KeyOf(v))
@@ -68,6 +73,31 @@ func New(cfg controller.Config) (*Controller, error) {
 		})),
 		controller.Watch(c.claims, storage.StorageClasses().Informer(), controller.OnEach(func(*storagev1.StorageClass) { c.wake() })),
 	)
+}
+
+// claimIndex finds the volumes that name a claim, which need not name them: it may go before
+// it is bound to the volume that was made for it.
+const claimIndex = "claim"
+
+func claimOf(o any) ([]string, error) {
+	v, ok := o.(*corev1.PersistentVolume)
+	if !ok || v.Spec.ClaimRef == nil {
+		return nil, nil
+	}
+	return []string{v.Spec.ClaimRef.Namespace + "/" + v.Spec.ClaimRef.Name}, nil
+}
+
+// wakeNamers looks at the volumes that name a claim.
+func (c *Controller) wakeNamers(p *corev1.PersistentVolumeClaim) {
+	found, err := c.byClaim.ByIndex(claimIndex, p.Namespace+"/"+p.Name)
+	if err != nil {
+		c.cfg.Logger.Error("find volumes of a claim", "claim", p.Namespace+"/"+p.Name, "err", err)
+	}
+	for _, o := range found {
+		if v, ok := o.(*corev1.PersistentVolume); ok {
+			c.volumes.Add(controller.KeyOf(v))
+		}
+	}
 }
 
 // Run reconciles until ctx ends.
