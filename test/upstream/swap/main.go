@@ -10,7 +10,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -88,13 +87,7 @@ func runRows(ctx context.Context, o options) error {
 		if !wanted(o.rows, r) {
 			continue
 		}
-		var err error
-		if r.blocker != "" {
-			err = errors.New("it cannot be run yet: " + r.blocker)
-		} else {
-			err = isolated(ctx, o, r.id())
-		}
-		if err != nil {
+		if err := isolated(ctx, o, r.id()); err != nil {
 			fmt.Fprintf(os.Stderr, "row %s: %v\n", r.id(), err)
 			failed = append(failed, r.id())
 		}

@@ -14,13 +14,13 @@ func writePage(results, out string) error {
 	if results == "" || out == "" {
 		return fmt.Errorf("-results and -out are required")
 	}
-	var b, blockers bytes.Buffer
+	var b, notes bytes.Buffer
 	fmt.Fprint(&b, pageHead)
 	for _, r := range matrix() {
 		text, err := os.ReadFile(filepath.Join(results, fmt.Sprintf("swap-%s.json", r.id())))
 		if os.IsNotExist(err) {
 			fmt.Fprintf(&b, "| %s | %s | %s | not run | | | |\n", r.id(), r.title, r.node)
-			fmt.Fprintf(&blockers, "\nRow %s, %s:\n- %s\n", r.id(), r.title, orElse(r.blocker, "It has not been run."))
+			fmt.Fprintf(&notes, "\nRow %s, %s:\n- It has not been run.\n", r.id(), r.title)
 			continue
 		}
 		if err != nil {
@@ -32,11 +32,11 @@ func writePage(results, out string) error {
 		}
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", r.id(), res.Title, res.Node, verdict(res), steps(res), tests(res), res.Commit)
 		if !res.Green {
-			explain(&blockers, res)
+			explain(&notes, res)
 		}
 	}
-	if blockers.Len() > 0 {
-		fmt.Fprintf(&b, "\n## What is not green, and why\n%s", blockers.String())
+	if notes.Len() > 0 {
+		fmt.Fprintf(&b, "\n## What is not green, and why\n%s", notes.String())
 	}
 	return os.WriteFile(out, b.Bytes(), 0o644)
 }
@@ -108,13 +108,6 @@ func oneLine(s string) string {
 	const most = 300
 	if len(s) > most {
 		s = s[:most] + "…"
-	}
-	return s
-}
-
-func orElse(s, otherwise string) string {
-	if s == "" {
-		return otherwise
 	}
 	return s
 }

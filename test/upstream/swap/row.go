@@ -21,8 +21,6 @@ type row struct {
 	upstream, skiff, node string
 	// start brings the cluster up; it returns when pods can run.
 	start func(context.Context, *lab) error
-	// blocker is what a row that cannot be run yet waits for.
-	blocker string
 	// check is run instead of the flow and the tests where the row is about something else.
 	check func(context.Context, *lab) ([]stepResult, error)
 }
