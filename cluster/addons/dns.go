@@ -75,8 +75,8 @@ func NewDNS(cfg DNSConfig) (*DNS, error) {
 		UpdateFunc: func(old, new any) {
 			// Heartbeats change nothing here.
 			o, n := old.(*corev1.Node), new.(*corev1.Node)
-			if o.Annotations[DNSAnnotation] != n.Annotations[DNSAnnotation] ||
-				!slices.Equal(o.Spec.PodCIDRs, n.Spec.PodCIDRs) || (o.DeletionTimestamp == nil) != (n.DeletionTimestamp == nil) {
+			if o.Annotations[DNSAnnotation] != n.Annotations[DNSAnnotation] || o.Labels[corev1.LabelTopologyZone] != n.Labels[corev1.LabelTopologyZone] ||
+				!slices.Equal(o.Spec.PodCIDRs, n.Spec.PodCIDRs) || silent(o) != silent(n) || (o.DeletionTimestamp == nil) != (n.DeletionTimestamp == nil) {
 				poke()
 			}
 		},
@@ -213,9 +213,22 @@ func endpointSlices(nodes []*corev1.Node, service []netip.Addr) []*discoveryv1.E
 // given out upwards, a new node changes the last slice only. There is always one.
 func slicesOf(nodes []*corev1.Node, name string, family discoveryv1.AddressType) []*discoveryv1.EndpointSlice {
 	var all []discoveryv1.Endpoint
+	var unheard []*bool
 	for _, n := range nodes {
-		if e := endpointOf(n, family); e != nil {
-			all = append(all, *e)
+		e := endpointOf(n, family)
+		if e == nil {
+			continue
+		}
+		all = append(all, *e)
+		if silent(n) {
+			unheard = append(unheard, e.Conditions.Ready)
+		}
+	}
+	// Where others answer, nobody is to ask a node that may be gone; its own pods, whose proxy hears
+	// nothing of this, go on asking it.
+	if len(unheard) < len(all) {
+		for _, ready := range unheard {
+			*ready = false
 		}
 	}
 	slices.SortFunc(all, func(a, b discoveryv1.Endpoint) int {
@@ -246,9 +259,16 @@ func endpointSlice(name string, family discoveryv1.AddressType, endpoints []disc
 	}
 }
 
+// silent tells that the control plane has not heard of a node for long.
+func silent(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown
+	})
+}
+
 // endpointOf is a node's DNS server; nil while it says of none in the family. Only addresses of its
-// own pod CIDRs count: a node is not believed about others'. A node that is not ready stays in: its own
-// pods still ask it.
+// own pod CIDRs count: a node is not believed about others'. A node that is not ready but heard stays
+// in. Proxies prefer their own node's by the hints alone (KEP-3015).
 func endpointOf(n *corev1.Node, family discoveryv1.AddressType) *discoveryv1.Endpoint {
 	for text := range strings.SplitSeq(n.Annotations[DNSAnnotation], ",") {
 		ip, err := netip.ParseAddr(text)
@@ -258,11 +278,17 @@ func endpointOf(n *corev1.Node, family discoveryv1.AddressType) *discoveryv1.End
 		}) {
 			continue
 		}
-		ready := n.DeletionTimestamp == nil
-		return &discoveryv1.Endpoint{
+		stays := n.DeletionTimestamp == nil
+		e := &discoveryv1.Endpoint{
 			Addresses: []string{ip.String()}, NodeName: ptr.To(n.Name),
-			Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &ready, Terminating: ptr.To(!ready)},
+			Conditions: discoveryv1.EndpointConditions{Ready: ptr.To(stays), Serving: ptr.To(stays), Terminating: ptr.To(!stays)},
+			Hints:      &discoveryv1.EndpointHints{ForNodes: []discoveryv1.ForNode{{Name: n.Name}}},
 		}
+		if zone := n.Labels[corev1.LabelTopologyZone]; zone != "" {
+			e.Zone = &zone
+			e.Hints.ForZones = []discoveryv1.ForZone{{Name: zone}}
+		}
+		return e
 	}
 	return nil
 }

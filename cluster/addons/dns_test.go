@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +20,7 @@ import (
 
 // node serves DNS at the first address of each of its pod CIDRs.
 func node(name string, cidrs ...string) *corev1.Node {
-	n := silent(name, cidrs...)
+	n := plain(name, cidrs...)
 	var addrs []string
 	for _, c := range cidrs {
 		addrs = append(addrs, netip.MustParsePrefix(c).Addr().Next().String())
@@ -28,8 +29,8 @@ func node(name string, cidrs ...string) *corev1.Node {
 	return n
 }
 
-// silent is a node that serves no DNS, as another's kubelet.
-func silent(name string, cidrs ...string) *corev1.Node {
+// plain is a node that serves no DNS, as another's kubelet.
+func plain(name string, cidrs ...string) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDRs: cidrs}}
 }
 
@@ -49,7 +50,7 @@ func TestDNSOfNodesThatServe(t *testing.T) {
 		{name: "an outsider's before its own", says: "192.0.2.1,10.244.1.9", cidrs: []string{"10.244.1.0/24"}, v4: "10.244.1.9"},
 		{name: "no addresses", says: "yes", cidrs: []string{"10.244.1.0/24"}},
 	} {
-		n := silent("n", c.cidrs...)
+		n := plain("n", c.cidrs...)
 		if c.says != "" {
 			n.Annotations = map[string]string{DNSAnnotation: c.says}
 		}
@@ -65,8 +66,41 @@ func TestDNSOfNodesThatServe(t *testing.T) {
 	}
 }
 
+// TestDNSPrefersTheOwnNode: proxies go by hints, which all endpoints must have; who has no server of
+// its own is led to those that are heard of.
+func TestDNSPrefersTheOwnNode(t *testing.T) {
+	heard, gone, zoned := node("heard", "10.244.0.0/24"), node("gone", "10.244.1.0/24"), node("zoned", "10.244.2.0/24")
+	ready := func(s corev1.ConditionStatus) []corev1.NodeCondition {
+		return []corev1.NodeCondition{{Type: corev1.NodeReady, Status: s}}
+	}
+	heard.Status.Conditions, gone.Status.Conditions = ready(corev1.ConditionFalse), ready(corev1.ConditionUnknown)
+	zoned.Labels = map[string]string{corev1.LabelTopologyZone: "z"}
+	for _, c := range []struct {
+		nodes []*corev1.Node
+		ready []bool
+	}{
+		{[]*corev1.Node{heard, gone, zoned, plain("others", "10.244.9.0/24")}, []bool{true, false, true}},
+		{[]*corev1.Node{gone}, []bool{true}}, // better than none
+		{[]*corev1.Node{gone, plain("others", "10.244.9.0/24")}, []bool{true}},
+	} {
+		var got []bool
+		for _, e := range endpointSlices(c.nodes, []netip.Addr{netip.MustParseAddr("10.96.0.10")})[0].Endpoints {
+			got = append(got, *e.Conditions.Ready)
+			if e.Hints == nil || len(e.Hints.ForNodes) != 1 || e.Hints.ForNodes[0].Name != *e.NodeName {
+				t.Errorf("%s: hints are %v", *e.NodeName, e.Hints)
+			}
+			if zone := len(e.Hints.ForZones) == 1 && e.Hints.ForZones[0].Name == "z"; zone != (*e.NodeName == "zoned") {
+				t.Errorf("%s: hints of zones are %v", *e.NodeName, e.Hints.ForZones)
+			}
+		}
+		if !slices.Equal(got, c.ready) {
+			t.Errorf("%d nodes: ready %v, want %v", len(c.nodes), got, c.ready)
+		}
+	}
+}
+
 func TestDNSFollowsNodes(t *testing.T) {
-	client := fake.NewClientset(node("a", "10.244.0.0/24"), silent("new"), node("six", "fd00::/64"), silent("others", "10.244.9.0/24"))
+	client := fake.NewClientset(node("a", "10.244.0.0/24"), plain("new"), node("six", "fd00::/64"), plain("others", "10.244.9.0/24"))
 	f := informers.NewSharedInformerFactory(client, 0)
 	d, err := NewDNS(DNSConfig{Client: client, Informers: f, ServiceIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -77,15 +111,15 @@ func TestDNSFollowsNodes(t *testing.T) {
 	f.Start(ctx.Done())
 	done := make(chan error, 1)
 	go func() { done <- d.Run(ctx) }()
-	slices := client.DiscoveryV1().EndpointSlices("kube-system")
+	written := client.DiscoveryV1().EndpointSlices("kube-system")
 	want := func(addrs ...string) {
 		t.Helper()
 		for ctx.Err() == nil {
-			w, err := slices.Watch(ctx, metav1.ListOptions{})
+			w, err := written.Watch(ctx, metav1.ListOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := slices.Get(ctx, "kube-dns", metav1.GetOptions{})
+			s, err := written.Get(ctx, "kube-dns", metav1.GetOptions{})
 			if err == nil {
 				var got []string
 				for _, e := range s.Endpoints {
@@ -114,7 +148,7 @@ func TestDNSFollowsNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("10.244.0.1", "10.244.1.1")
-	late := silent("late", "10.244.2.0/24")
+	late := plain("late", "10.244.2.0/24")
 	if _, err := client.CoreV1().Nodes().Create(ctx, late, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +157,7 @@ func TestDNSFollowsNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("10.244.0.1", "10.244.1.1", "10.244.2.1")
-	if _, err := client.CoreV1().Nodes().Update(ctx, silent("late", "10.244.2.0/24"), metav1.UpdateOptions{}); err != nil {
+	if _, err := client.CoreV1().Nodes().Update(ctx, plain("late", "10.244.2.0/24"), metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	want("10.244.0.1", "10.244.1.1")
