@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"reflect"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
@@ -40,8 +42,13 @@ type Env struct {
 	ids    atomic.Int64
 }
 
+// undelayErrors drops the library's handler that sleeps until a millisecond after the last
+// error of the process, which to a bubble in the year 2000 is 26 years away.
+var undelayErrors = sync.OnceFunc(func() { utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1] })
+
 // New makes an environment that holds objs.
 func New(t *testing.T, objs ...runtime.Object) *Env {
+	undelayErrors()
 	e := &Env{Client: fake.NewClientset(objs...), Events: record.NewFakeRecorder(10000), t: t}
 	// The fake tracker completes no metadata.
 	e.Client.PrependReactor("create", "*", func(a k8stesting.Action) (bool, runtime.Object, error) {
