@@ -143,6 +143,15 @@ kubeadm: build ## kubeadm joins machines to a server of skiff's, with upstream's
 	@KUBEADM_BIN=$(CACHE)/twins/kubeadm KUBELET_BIN=$(CACHE)/twins/kubelet SKIFF_BIN=$(CURDIR)/bin/skiff KUBECTL_BIN=$(CURDIR)/bin/kubectl \
 		$(GO) test -count=1 -timeout 15m -v -tags $(TAGS) -run TestKubeadmJoin ./test/e2e
 
+.PHONY: kubeadm-guest
+kubeadm-guest: build containerd ## kubeadm joins a Debian machine under QEMU, with systemd and upstream's kubelet, to a server of skiff's (root; needs qemu-system-x86, debootstrap)
+	@$(MAKE) --no-print-directory -C test/upstream/kubeadm CACHE=$(CACHE) $(CACHE)/twins/kubeadm
+	@$(MAKE) --no-print-directory -C test/upstream/twins CACHE=$(CACHE) $(CACHE)/twins/kubelet
+	@mkdir -p $(CACHE)/guest
+	@$(GO) build -tags $(TAGS) -o $(CACHE)/guest/run ./test/guest
+	@run="$(CACHE)/guest/run kubeadm -cache $(CACHE)/guest -out $(CACHE)/results/kubeadm-guest -skiff bin/skiff -kubectl bin/kubectl -twins $(CACHE)/twins"; \
+	$$run -fetch && unshare -n -m --propagation private bash -c "ip link set lo up; mount --make-rshared /; exec $$run"
+
 # Folder of upstream's binaries, made by make twins; what it lacks is reported as not run.
 TWINS ?= $(CACHE)/twins
 CASE ?=

@@ -5,6 +5,8 @@
 // here, and what it says comes over the serial line. The plan, a list of steps, goes in; how each ended comes
 // out. A step of which nothing was heard has failed, and so has one that skipped a test.
 // make guest builds what this is given.
+//
+// "guest kubeadm" boots a whole Debian machine instead, which joins a cluster (make kubeadm-guest).
 package main
 
 import (
@@ -32,6 +34,15 @@ const kernelPackage = "linux-image-cloud-amd64"
 var hostPrograms = []string{"ip", "nft", "script", "tar", "gzip", "nsenter", "unshare"}
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "kubeadm" {
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		if err := kubeadmMain(ctx, os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "kubeadm-guest:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	var o options
 	flag.StringVar(&o.cache, "cache", ".cache/guest", "where the kernel and the initramfs are kept")
 	flag.StringVar(&o.init, "init", "", "the guest's init")
