@@ -186,9 +186,17 @@ func BenchmarkTenThousandServices(b *testing.B) {
 	if os.Geteuid() != 0 {
 		b.Skip("needs root for nftables")
 	}
-	runtime.LockOSThread()
-	if _, err := netns.New(); err != nil {
+	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	ns, err := netns.New()
+	if err != nil {
 		b.Fatal(err)
+	}
+	// Each sub-benchmark has a goroutine of its own, which begins in the host's namespace.
+	enter := func(b *testing.B) {
+		runtime.LockOSThread()
+		if err := netns.Set(ns); err != nil {
+			b.Fatal(err)
+		}
 	}
 	all := map[string][]proxy.Port{}
 	vip, ep := netip.MustParseAddr("10.96.1.0"), netip.MustParseAddr("10.244.0.1")
@@ -207,6 +215,7 @@ func BenchmarkTenThousandServices(b *testing.B) {
 		b.Fatal(err)
 	}
 	b.Run("load", func(b *testing.B) {
+		enter(b)
 		for b.Loop() {
 			back.families[0].held = nil
 			if err := back.Apply(all); err != nil {
@@ -215,6 +224,7 @@ func BenchmarkTenThousandServices(b *testing.B) {
 		}
 	})
 	b.Run("one endpoint", func(b *testing.B) {
+		enter(b)
 		p := all["default/svc-77"][0]
 		for b.Loop() {
 			q := p
