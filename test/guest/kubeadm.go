@@ -80,6 +80,7 @@ func (r *kubeadmRun) needs() error {
 		{"/dev/net/tun", "modprobe tun"},
 		{filepath.Join(r.twins, "kubeadm"), "make -C test/upstream/kubeadm"},
 		{filepath.Join(r.twins, "kubelet"), "make twins"},
+		{filepath.Join(r.twins, "kube-proxy"), "make twins"},
 		{filepath.Join(r.twins, "containerd"), "make containerd"},
 	} {
 		if _, err := os.Stat(n.file); err != nil {
@@ -147,6 +148,7 @@ func (r *kubeadmRun) build(ctx context.Context, debian string) (disk, initramfs 
 	}
 	i := image{texts: machineTexts, links: machineLinks, programs: map[string]string{
 		"usr/bin/kubeadm": filepath.Join(r.twins, "kubeadm"), "usr/bin/kubelet": filepath.Join(r.twins, "kubelet"),
+		"usr/bin/kube-proxy": filepath.Join(r.twins, "kube-proxy"), "usr/bin/busybox": "/bin/busybox",
 		"usr/local/bin/containerd":              filepath.Join(r.twins, "containerd"),
 		"usr/local/bin/containerd-shim-runc-v2": filepath.Join(r.twins, "containerd-shim-runc-v2"),
 		"root/images.tar":                       images,
@@ -169,7 +171,7 @@ func (r *kubeadmRun) serve(ctx context.Context) (join []string, stop func() erro
 		return nil, nil, err
 	}
 	data := filepath.Join(r.work, "d")
-	server := exec.Command(r.skiff, "server", "--data-dir", data, "--node-ip", hostAddress, "--node-name", "first")
+	server := exec.Command(r.skiff, "server", "--data-dir", data, "--node-ip", hostAddress, "--node-name", serverName)
 	server.Stderr = log
 	out, err := server.StdoutPipe()
 	if err != nil {

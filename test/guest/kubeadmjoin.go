@@ -6,8 +6,6 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -37,9 +35,14 @@ func (r *kubeadmRun) joins(ctx context.Context, join []string) error {
 		{"the node is Ready", 5 * time.Minute, true, r.ready},
 		{"a pod runs there, in systemd's control groups", 5 * time.Minute, true, r.pod},
 		{"the server reaches the pod", 2 * time.Minute, true, r.reach},
+		{"kube-proxy has started with the cluster's ConfigMap", 2 * time.Minute, false, r.startProxy},
+		// Active alone is not enough: its rules must be there.
+		{"kube-proxy is active in nftables mode and has written its rules", 3 * time.Minute, true, r.script("systemctl is-active kube-proxy && test $(busybox wget -q -O - http://127.0.0.1:10249/proxyMode) = nftables && nft list table ip kube-proxy | grep -q default/machine")},
+		{"a pod of the machine reaches a Service of the server's node by its name", 3 * time.Minute, true, r.serviceThere},
+		{"the server reaches a Service of the machine's pod", 2 * time.Minute, true, r.serviceHere},
 		{"kubectl logs", 2 * time.Minute, true, r.expect("hello v1 on on-machine serves port 8080", "logs", "on-machine", "-c", "hello")},
 		{"kubectl exec", 2 * time.Minute, true, r.expect("on-machine uid=0", "exec", "on-machine", "-c", "shell", "--", "/bin/sh", "-c", "echo $(hostname) $(id)")},
-		{"kubectl delete pod", 3 * time.Minute, false, r.expect("deleted", "delete", "pod", "on-machine", "--timeout=150s")},
+		{"kubectl delete pod", 3 * time.Minute, false, r.expect("deleted", "delete", "pod", "on-machine", "on-first", "--timeout=150s")},
 		{"kubeadm reset -f: exit 0", 5 * time.Minute, false, func(ctx context.Context) error { return r.kubeadm(ctx, "reset.log", "kubeadm reset -f") }},
 		{"nothing of the node is left on the machine", time.Minute, true, r.script("! systemctl is-active kubelet && test ! -e /etc/kubernetes/kubelet.conf && test ! -e /var/lib/kubelet/config.yaml && test -z \"$(ctr -n k8s.io tasks ls -q)\"")},
 		{"kubectl delete node", time.Minute, false, r.expect("deleted", "delete", "node", machineName)},
@@ -175,57 +178,6 @@ func (r *kubeadmRun) ready(ctx context.Context) error {
 		return fmt.Errorf("it is not: %s", out)
 	}
 	r.say("  %s", kind)
-	return nil
-}
-
-const podManifest = `{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "on-machine"}, "spec": {
-  "nodeSelector": {"kubernetes.io/hostname": "` + machineName + `"},
-  "terminationGracePeriodSeconds": 1,
-  "containers": [
-    {"name": "hello", "image": "` + helloImage + `", "readinessProbe": {"httpGet": {"port": 8080, "path": "/healthz"}}},
-    {"name": "shell", "image": "` + shellImage + `", "command": ["/bin/sh", "-c", "while :; do sleep 1000; done"], "resources": {"limits": {"memory": "64Mi"}}}
-  ]}}`
-
-// pod makes a pod that the scheduler places on the machine.
-func (r *kubeadmRun) pod(ctx context.Context) error {
-	file := filepath.Join(r.work, "pod.json")
-	if err := os.WriteFile(file, []byte(podManifest), 0o644); err != nil {
-		return err
-	}
-	if _, err := r.kube(ctx, "apply", "-f", file); err != nil {
-		return err
-	}
-	if _, err := r.kube(ctx, "wait", "pod/on-machine", "--for=condition=Ready", "--timeout=240s"); err != nil {
-		if more, err := r.kube(ctx, "describe", "pod", "on-machine"); err == nil {
-			_ = os.WriteFile(filepath.Join(r.out, "pod.log"), []byte(more), 0o644)
-		}
-		return err
-	}
-	return r.script(`test -n "$(find /sys/fs/cgroup/kubepods.slice -name 'cri-containerd-*.scope')"`)(ctx)
-}
-
-// reach asks the pod from the server's machine, by the route that skiff's node keeps.
-func (r *kubeadmRun) reach(ctx context.Context) error {
-	ip, err := r.kube(ctx, "get", "pod", "on-machine", "-o", "jsonpath={.status.podIP}")
-	if err != nil {
-		return err
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+ip+":8080/hostname", nil)
-	if err != nil {
-		return err
-	}
-	answer, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		return err
-	}
-	if strings.TrimSpace(string(body)) != "on-machine" {
-		return fmt.Errorf("%s answers %q", ip, body)
-	}
 	return nil
 }
 

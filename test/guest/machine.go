@@ -19,6 +19,7 @@ import (
 // The machine's one link is a tap device of the host's; each has an address there.
 const (
 	machineName    = "machine"
+	serverName     = "first"
 	machineAddress = "192.168.233.2"
 	hostAddress    = "192.168.233.1"
 	tap            = "skg0"

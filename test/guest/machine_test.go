@@ -75,8 +75,8 @@ func TestMachineFiles(t *testing.T) {
 	if got := conflist.Plugins[0].IPAM.Ranges[0][0].Subnet; got != "10.244.7.0/24" {
 		t.Errorf("subnet %q", got)
 	}
-	var pod map[string]any
-	if err := json.Unmarshal([]byte(podManifest), &pod); err != nil {
+	var list map[string]any
+	if err := json.Unmarshal([]byte(manifests), &list); err != nil {
 		t.Error(err)
 	}
 }

@@ -86,6 +86,14 @@ RestartSec=10
 [Install]
 WantedBy=multi-user.target
 `,
+	// kubeadm runs it as a DaemonSet, of an image; here it is a unit, with the same files.
+	"etc/systemd/system/kube-proxy.service": `[Unit]
+Description=kube-proxy
+[Service]
+ExecStart=/usr/bin/kube-proxy --config=/var/lib/kube-proxy/config.conf
+Restart=always
+RestartSec=5
+`,
 }
 
 // machineLinks enable units, and switch off what the machine has no use for.

@@ -60,7 +60,7 @@ func busybox(entrypoint ...string) (v1.Image, error) {
 		{Name: "bin/", Typeflag: tar.TypeDir, Mode: 0o755},
 		{Name: "bin/busybox", Typeflag: tar.TypeReg, Mode: 0o755, Size: int64(len(program))},
 	}
-	for _, applet := range []string{"sh", "cat", "sleep", "id", "wget", "hostname"} {
+	for _, applet := range []string{"sh", "cat", "sleep", "id", "nc", "hostname"} {
 		headers = append(headers, &tar.Header{Name: "bin/" + applet, Typeflag: tar.TypeSymlink, Linkname: "busybox"})
 	}
 	for _, h := range headers {
