@@ -146,7 +146,7 @@ kubeadm: build ## kubeadm joins machines to a server of skiff's, with upstream's
 .PHONY: kubeadm-guest
 kubeadm-guest: build containerd ## kubeadm joins a Debian machine under QEMU, with systemd and upstream's kubelet, to a server of skiff's (root; needs qemu-system-x86, debootstrap)
 	@$(MAKE) --no-print-directory -C test/upstream/kubeadm CACHE=$(CACHE) $(CACHE)/twins/kubeadm
-	@$(MAKE) --no-print-directory -C test/upstream/twins CACHE=$(CACHE) $(CACHE)/twins/kubelet
+	@$(MAKE) --no-print-directory -C test/upstream/twins CACHE=$(CACHE) $(CACHE)/twins/kubelet $(CACHE)/twins/kube-proxy
 	@mkdir -p $(CACHE)/guest
 	@$(GO) build -tags $(TAGS) -o $(CACHE)/guest/run ./test/guest
 	@run="$(CACHE)/guest/run kubeadm -cache $(CACHE)/guest -out $(CACHE)/results/kubeadm-guest -skiff bin/skiff -kubectl bin/kubectl -twins $(CACHE)/twins"; \
