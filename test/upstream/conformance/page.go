@@ -12,7 +12,7 @@ func page(r results, causes map[string]string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `# Conformance
 
-The Conformance tests of Kubernetes %s, unchanged, against a one-node cluster of skiff. This page is
+The Conformance tests of Kubernetes %s, unchanged, against a cluster of skiff with two nodes. This page is
 computed from [their results](../test/upstream/results/conformance.xml) by `+"`make conformance`"+`; a partial run
 (`+"`FOCUS=regex`, `SIG=name`"+`) updates only what it ran. A test that could not run is not a pass.
 
