@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/skiff-k8s/skiff/test/bench/profile"
@@ -94,6 +95,9 @@ func (n *node) profile(ctx context.Context, seconds int) ([]byte, error) {
 		Param("seconds", strconv.Itoa(seconds)).SetHeader("Accept", "*/*").
 		Timeout(time.Duration(seconds)*time.Second + time.Minute).Do(ctx).Raw()
 	if err != nil {
+		if s := apierrors.APIStatus(nil); errors.As(err, &s) && s.Status().Details != nil && len(s.Status().Details.Causes) > 0 {
+			err = fmt.Errorf("%w: %s", err, s.Status().Details.Causes[0].Message) // what the kubelet said
+		}
 		return nil, fmt.Errorf("take CPU profile: %w", err)
 	}
 	return raw, nil
