@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/skiff-k8s/skiff/cluster"
@@ -99,6 +100,7 @@ func (r *stageRun) upstreamPods() (err error) {
 type node struct {
 	r      *stageRun
 	dir    string
+	config *rest.Config // of the administrator
 	client kubernetes.Interface
 	usage  func() (map[string]record.Usage, error)
 	before map[string]record.Usage // when the case began
@@ -115,6 +117,7 @@ func (n *node) connect(kubeconfig string) error {
 		return err
 	}
 	cfg.QPS = -1
+	n.config = cfg
 	n.client, err = kubernetes.NewForConfig(cfg)
 	return err
 }

@@ -5,15 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/skiff-k8s/skiff/test/bench/profile"
 	"github.com/skiff-k8s/skiff/test/bench/record"
@@ -66,15 +69,7 @@ func proxyProfile(ctx context.Context, seconds int) ([]byte, error) {
 		}
 		resp, err := http.DefaultClient.Do(req)
 		if !errors.Is(err, syscall.ECONNREFUSED) {
-			if err != nil {
-				return nil, fmt.Errorf("take CPU profile: %w", err)
-			}
-			defer resp.Body.Close()
-			raw, err := io.ReadAll(resp.Body)
-			if err == nil && resp.StatusCode != http.StatusOK {
-				err = fmt.Errorf("take CPU profile: %s: %s", resp.Status, raw)
-			}
-			return raw, err
+			return profileOf(resp, err)
 		}
 		select {
 		case <-tick.C:
@@ -84,23 +79,44 @@ func proxyProfile(ctx context.Context, seconds int) ([]byte, error) {
 	}
 }
 
-// profile asks the kubelet, through the API server.
+// profile asks the kubelet itself, as the cluster's administrator: its certificate is its own
+// affair here.
 func (n *node) profile(ctx context.Context, seconds int) ([]byte, error) {
 	nodes, err := n.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
-	raw, err := n.client.CoreV1().RESTClient().Get().
-		AbsPath("/api/v1/nodes", nodes.Items[0].Name, "proxy/debug/pprof/profile").
-		Param("seconds", strconv.Itoa(seconds)).SetHeader("Accept", "*/*").
-		Timeout(time.Duration(seconds)*time.Second + time.Minute).Do(ctx).Raw()
+	status := nodes.Items[0].Status
+	i := slices.IndexFunc(status.Addresses, func(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP })
+	if i < 0 {
+		return nil, fmt.Errorf("node %s has no InternalIP", nodes.Items[0].Name)
+	}
+	cfg := rest.CopyConfig(n.config)
+	cfg.Insecure, cfg.CAFile, cfg.CAData, cfg.Timeout = true, "", nil, 0
+	client, err := rest.HTTPClientFor(cfg)
 	if err != nil {
-		if s := apierrors.APIStatus(nil); errors.As(err, &s) && s.Status().Details != nil && len(s.Status().Details.Causes) > 0 {
-			err = fmt.Errorf("%w: %s", err, s.Status().Details.Causes[0].Message) // what the kubelet said
-		}
+		return nil, fmt.Errorf("make client of the kubelet: %w", err)
+	}
+	defer client.CloseIdleConnections()
+	host := net.JoinHostPort(status.Addresses[i].Address, strconv.Itoa(int(status.DaemonEndpoints.KubeletEndpoint.Port)))
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+host+"/debug/pprof/profile?seconds="+strconv.Itoa(seconds), nil)
+	if err != nil {
+		return nil, err
+	}
+	return profileOf(client.Do(req))
+}
+
+// profileOf reads an answer.
+func profileOf(resp *http.Response, err error) ([]byte, error) {
+	if err != nil {
 		return nil, fmt.Errorf("take CPU profile: %w", err)
 	}
-	return raw, nil
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("take CPU profile: %s: %s", resp.Status, raw)
+	}
+	return raw, err
 }
 
 // profiles are taken of what starts pods.
