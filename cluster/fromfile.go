@@ -234,7 +234,7 @@ func (c *Config) nodesOf(f *clusterfile.File, fresh bool) (want []NodeSpec, surp
 }
 
 // takeFile makes it the cluster's. Nodes that it does not want stay until they are drained.
-func (c *Config) takeFile(f *clusterfile.File, p Paths, fresh bool) error {
+func (c *Config) takeFile(f *clusterfile.File, fresh bool) error {
 	if f == nil {
 		return nil
 	}
@@ -290,9 +290,6 @@ func (c *Config) takeFile(f *clusterfile.File, p Paths, fresh bool) error {
 			}
 		}
 	}
-	if f.Has("manifests") {
-		return c.copyManifests(f, p)
-	}
 	return nil
 }
 
@@ -333,8 +330,12 @@ func manifestsOf(f *clusterfile.File) (map[string][]byte, error) {
 // FileManifests is where the manifests that a cluster file names are copied to.
 func (p Paths) FileManifests() string { return filepath.Join(p.Manifests(), "cluster-file") }
 
-// copyManifests makes the directory hold what the file names, and nothing else.
-func (c *Config) copyManifests(f *clusterfile.File, p Paths) error {
+// copyManifests makes the directory hold what the file names, and nothing else. A file that
+// says nothing of manifests leaves them.
+func copyManifests(f *clusterfile.File, p Paths) error {
+	if f == nil || !f.Has("manifests") {
+		return nil
+	}
 	want, err := manifestsOf(f)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -51,7 +52,7 @@ func TestNodesFollowTheFile(t *testing.T) {
 			if _, surplus, err := c.nodesOf(f, false); err != nil || !slices.Equal(surplus, strings.Fields(tt.surplus)) {
 				t.Errorf("surplus %v, %v; want %s", surplus, err, tt.surplus)
 			}
-			if err := c.takeFile(f, Paths{t.TempDir()}, false); err != nil {
+			if err := c.takeFile(f, false); err != nil {
 				t.Fatal(err)
 			}
 			var got []string
@@ -167,7 +168,11 @@ func TestFileSettings(t *testing.T) {
 	}
 	full := "nodes: [{labels: {a: b}, taints: [{key: k, effect: NoExecute}]}, {name: two}]\nports: [{hostPort: 80, nodePort: 30080, node: two}]\n" +
 		"apiServer: {extraArgs: {profiling: false}}\nregistries: {caFile: ca.pem, auth: {r: {username: u, password: p}}}\nmanifests: [a.yaml, m]\n"
-	if err := c.takeFile(parsed(t, dir, full), p, true); err != nil {
+	take := func(text string, fresh bool) error {
+		f := parsed(t, dir, text)
+		return errors.Join(c.takeFile(f, fresh), copyManifests(f, p))
+	}
+	if err := take(full, true); err != nil {
 		t.Fatal(err)
 	}
 	if c.Labels["a"] != "b" || len(c.Taints) != 1 || c.Taints[0].Effect != corev1.TaintEffectNoExecute || len(c.Nodes) != 1 || c.Nodes[0].Name != "two" {
@@ -192,10 +197,10 @@ func TestFileSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := c.settings(Node)
-	if err := c.takeFile(parsed(t, dir, "name: c\n"), p, false); err != nil || c.settings(Node) != before || len(c.Ports) != 1 || files() != "cluster-file/00-a.yaml cluster-file/01-m/b/c.json own.yaml" {
+	if err := take("name: c\n", false); err != nil || c.settings(Node) != before || len(c.Ports) != 1 || files() != "cluster-file/00-a.yaml cluster-file/01-m/b/c.json own.yaml" {
 		t.Errorf("what is left out does not stay: %v, %v, %s", err, c.Ports, files())
 	}
-	if err := c.takeFile(parsed(t, dir, "ports: []\napiServer: {extraArgs: {}}\nmanifests: [m]\n"), p, false); err != nil || len(c.Ports) != 0 || c.settings(ControlPlane) != plain[ControlPlane] || files() != "cluster-file/00-m/b/c.json own.yaml" {
+	if err := take("ports: []\napiServer: {extraArgs: {}}\nmanifests: [m]\n", false); err != nil || len(c.Ports) != 0 || c.settings(ControlPlane) != plain[ControlPlane] || files() != "cluster-file/00-m/b/c.json own.yaml" {
 		t.Errorf("%v, %v, %s", err, c.Ports, files())
 	}
 }

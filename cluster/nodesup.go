@@ -61,16 +61,22 @@ func (r *Running) startNodes(ctx context.Context) (context.Context, context.Canc
 	return ctx, stop, nil
 }
 
-// waitNodes returns once all further nodes are Ready and have what only an administrator may give them.
-func (r *Running) waitNodes(ctx context.Context) error {
+// waitFurther returns once all further nodes are Ready.
+func waitFurther(ctx context.Context, c *Config, p Paths) error {
+	var names []string
+	for _, s := range c.Nodes {
+		names = append(names, s.Name)
+	}
+	return waitReady(ctx, p, names...)
+}
+
+// labelNodes gives nodes what only an administrator may give them.
+func (r *Running) labelNodes(ctx context.Context) error {
 	client, err := adminClient(r.Paths)
 	if err != nil {
 		return err
 	}
 	for _, s := range r.Config.Nodes {
-		if err := waitOneReady(ctx, client, s.Name); err != nil {
-			return err
-		}
 		if err := labelNode(ctx, client, s.Name, s.Labels); err != nil {
 			return err
 		}

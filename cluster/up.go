@@ -88,37 +88,38 @@ func Up(ctx context.Context, o UpOptions) (*Running, error) {
 		ctx, stop = r.tend(ctx, r.role(role), child)
 		defer stop()
 	}
-	further := func(context.Context, *Config, Paths) error { return nil }
-	for _, step := range []struct {
-		name string
-		wait func(context.Context, *Config, Paths) error
-	}{
-		{"API server ready", waitAPI},
-		{"", func(context.Context, *Config, Paths) error {
-			var stop context.CancelFunc
-			var err error
-			ctx, stop, err = r.startNodes(ctx)
-			further = func(ctx context.Context, _ *Config, _ Paths) error { defer stop(); return r.waitNodes(ctx) }
-			return err
-		}},
-		{"node ready", waitNode},
-		{"cluster DNS answers", waitDNS},
-		{"further nodes ready", func(ctx context.Context, c *Config, p Paths) error { return further(ctx, c, p) }},
-	} {
-		if err := step.wait(ctx, c, p); err != nil {
-			if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
-				err = cause
-			}
-			if step.name == "" {
-				return nil, err
-			}
-			return nil, fmt.Errorf("%s: %w (logs: %s)", step.name, err, p.Logs())
-		}
-		if step.name != "" && (step.name != "further nodes ready" || len(c.Nodes) > 0) {
-			s.done(step.name)
+	if err := r.await(ctx, "API server ready", waitAPI); err != nil {
+		return nil, err
+	}
+	ctx, stop, err := r.startNodes(ctx) // they start while the first one gets ready
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	if err := r.await(ctx, "node ready", waitNode); err != nil {
+		return nil, err
+	}
+	if err := r.await(ctx, "cluster DNS answers", waitDNS); err != nil {
+		return nil, err
+	}
+	if len(c.Nodes) > 0 {
+		if err := r.await(ctx, "further nodes ready", waitFurther); err != nil {
+			return nil, err
 		}
 	}
-	return r, nil
+	return r, r.labelNodes(ctx)
+}
+
+// await waits for a step, or tells which process ended that it needs.
+func (r *Running) await(ctx context.Context, step string, wait func(context.Context, *Config, Paths) error) error {
+	if err := wait(ctx, r.Config, r.Paths); err != nil {
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
+			err = cause
+		}
+		return fmt.Errorf("%s: %w (logs: %s)", step, err, r.Paths.Logs())
+	}
+	r.steps.done(step)
+	return nil
 }
 
 // prepare checks the host and holds the cluster's configuration, which it makes with what it needs.
@@ -180,58 +181,55 @@ func (c *Config) update(p Paths, o UpOptions, running bool, taken []claim) error
 			return err
 		}
 	}
-	if err := c.takeFile(o.File, p, fresh); err != nil {
+	if err := c.takeFile(o.File, fresh); err != nil {
 		return err
 	}
 	if err := c.settleNodes(p, o.Nodes, taken); err != nil {
 		return err
 	}
+	if err := c.takeOptions(o, p); err != nil {
+		return err
+	}
+	// Saved once, with all that was asked for: what is refused leaves nothing behind.
 	if err := c.save(o.Dir); err != nil {
 		return err
 	}
 	if err := noteElsewhere(c, o.Dir); err != nil {
 		return err
 	}
-	changed := len(o.PlainHTTPRegistries) > 0
-	if changed {
-		c.PlainHTTPRegistries = o.PlainHTTPRegistries
-	}
-	if o.Registries != nil {
-		c.Registries, changed = o.Registries, true
-	}
-	if o.RuntimeEndpoint != "" {
-		if err := c.useRuntime(o.RuntimeEndpoint); err != nil {
-			return err
-		}
-		changed = true
-	}
-	if news, err := c.PodNetwork.change(o.PodNetwork); err != nil {
+	if err := copyManifests(o.File, p); err != nil {
 		return err
-	} else if news {
-		changed = true
-	}
-	if o.Audit != (AuditConfig{}) {
-		if err := o.Audit.check(); err != nil {
-			return err
-		}
-		c.Audit, changed = o.Audit, true
-	}
-	if changed {
-		if err := c.save(o.Dir); err != nil {
-			return err
-		}
-	}
-	if changed, err := c.keepIn(o.Etcd, p.Etcd()); err != nil {
-		return err
-	} else if changed {
-		if err := c.save(o.Dir); err != nil {
-			return err
-		}
 	}
 	if _, err := EnsureCredentials(o.Dir, c); err != nil {
 		return err
 	}
 	return os.MkdirAll(p.Run(), 0o755)
+}
+
+// takeOptions makes settings that are given the cluster's.
+func (c *Config) takeOptions(o UpOptions, p Paths) error {
+	if len(o.PlainHTTPRegistries) > 0 {
+		c.PlainHTTPRegistries = o.PlainHTTPRegistries
+	}
+	if o.Registries != nil {
+		c.Registries = o.Registries
+	}
+	if o.RuntimeEndpoint != "" {
+		if err := c.useRuntime(o.RuntimeEndpoint); err != nil {
+			return err
+		}
+	}
+	if _, err := c.PodNetwork.change(o.PodNetwork); err != nil {
+		return err
+	}
+	if o.Audit != (AuditConfig{}) {
+		if err := o.Audit.check(); err != nil {
+			return err
+		}
+		c.Audit = o.Audit
+	}
+	_, err := c.keepIn(o.Etcd, p.Etcd())
+	return err
 }
 
 func anyRunning(p Paths) (bool, error) {

@@ -2,7 +2,9 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -57,5 +59,32 @@ func TestTendLeavesWhatRuns(t *testing.T) {
 	}
 	if _, err := os.Stat(r.Paths.Log(Node)); !os.IsNotExist(err) {
 		t.Errorf("it was started: %v", err)
+	}
+}
+
+// Whatever is refused of a new cluster leaves no trace of it, so that the mended command begins anew.
+func TestRefusedSettingsLeaveNothing(t *testing.T) {
+	mode := "often"
+	for name, o := range map[string]UpOptions{
+		"runtime":     {RuntimeEndpoint: "containerd.sock"},
+		"pod network": {PodNetwork: PodNetworkChange{Mode: &mode}},
+		"audit":       {Audit: AuditConfig{PolicyFile: "/nowhere/policy.yaml"}},
+		"etcd":        {Etcd: &ExternalEtcd{Servers: []string{"no url"}}},
+		"nodes":       {Nodes: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "d")
+			c, fresh, err := loadOrNew("one", dir)
+			if err != nil || !fresh {
+				t.Fatal(fresh, err)
+			}
+			o.Dir = dir
+			if err := c.update(Paths{dir}, o, true, nil); err == nil {
+				t.Fatal("taken")
+			}
+			if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the data directory is there (%v)", err)
+			}
+		})
 	}
 }
