@@ -31,31 +31,36 @@ var (
 // fairness are the standard objects of priority and fairness: the mandatory ones, which are
 // what they are, and the suggested ones, which are kept up to date unless their user says no
 // (https://kubernetes.io/docs/concepts/cluster-administration/flow-control/#maintenance-of-the-mandatory-and-suggested-configuration-objects).
-func fairness(now metav1.Time) map[schema.GroupResource][]api.Object {
+// They are the library's own, not to be changed.
+func fairness() map[schema.GroupResource][]api.Object {
 	out := map[schema.GroupResource][]api.Object{}
 	for _, p := range slices.Concat(bootstrap.MandatoryPriorityLevelConfigurations, bootstrap.SuggestedPriorityLevelConfigurations) {
-		p = p.DeepCopy()
-		p.Annotations = map[string]string{flowcontrolv1.AutoUpdateAnnotationKey: "true"}
-		p.Generation = 1
 		out[priorityLevels] = append(out[priorityLevels], p)
 	}
 	for _, f := range slices.Concat(bootstrap.MandatoryFlowSchemas, bootstrap.SuggestedFlowSchemas) {
-		f = f.DeepCopy()
-		f.Annotations = map[string]string{flowcontrolv1.AutoUpdateAnnotationKey: "true"}
-		f.Generation = 1
-		c := flowcontrol.Dangling(f.Spec.PriorityLevelConfiguration.Name, true)
-		c.LastTransitionTime = now
-		f.Status.Conditions = []flowcontrolv1.FlowSchemaCondition{c}
 		out[flowSchemas] = append(out[flowSchemas], f)
 	}
 	return out
+}
+
+// fresh is a standard object as it is made.
+func (b *Bootstrap) fresh(o api.Object) api.Object {
+	o = o.DeepCopyObject().(api.Object)
+	o.SetAnnotations(map[string]string{flowcontrolv1.AutoUpdateAnnotationKey: "true"})
+	o.SetGeneration(1)
+	if f, ok := o.(*flowcontrolv1.FlowSchema); ok {
+		c := flowcontrol.Dangling(f.Spec.PriorityLevelConfiguration.Name, true)
+		c.LastTransitionTime = metav1.NewTime(b.Clock.Now()).Rfc3339Copy()
+		f.Status.Conditions = []flowcontrolv1.FlowSchemaCondition{c}
+	}
+	return o
 }
 
 // ensureFairness makes what is missing, keeps what is ours to keep, and removes what was once suggested.
 func (b *Bootstrap) ensureFairness(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(parallel)
-	for gr, want := range fairness(metav1.NewTime(b.Clock.Now()).Rfc3339Copy()) {
+	for gr, want := range fairness() {
 		r, err := lookup.Resource(b.Caches, gr)
 		if err != nil {
 			return err
@@ -107,7 +112,7 @@ func (b *Bootstrap) ensureFairness(ctx context.Context) error {
 
 func (b *Bootstrap) ensureKept(ctx context.Context, r cacher.Resource, w api.Object, exists bool) error {
 	if !exists {
-		return b.create(ctx, r, w)
+		return b.create(ctx, r, b.fresh(w))
 	}
 	_, err := r.Update(ctx, "", w.GetName(), false, cacher.Preconditions{}, func(current cacher.Object) (runtime.Object, time.Duration, error) {
 		o, ok := current.Runtime().(api.Object)
@@ -124,7 +129,7 @@ func (b *Bootstrap) ensureKept(ctx context.Context, r cacher.Resource, w api.Obj
 		return nil
 	}
 	if apierrors.IsNotFound(err) {
-		return b.create(ctx, r, w)
+		return b.create(ctx, r, b.fresh(w))
 	}
 	return err
 }
@@ -139,28 +144,38 @@ func kept(current, want api.Object) api.Object {
 	default:
 		return nil
 	}
-	next := current.DeepCopyObject().(api.Object)
-	switch n := next.(type) {
+	// Looked at every heartbeat: what is right already is not copied.
+	var next api.Object
+	var right bool
+	switch c := current.(type) {
 	case *flowcontrolv1.FlowSchema:
-		n.Spec = want.(*flowcontrolv1.FlowSchema).Spec
+		w := want.(*flowcontrolv1.FlowSchema)
+		if right = apiequality.Semantic.DeepEqual(c.Spec, w.Spec); right && auto == "true" {
+			return nil
+		}
+		n := c.DeepCopy()
+		n.Spec, next = *w.Spec.DeepCopy(), n
 	case *flowcontrolv1.PriorityLevelConfiguration:
-		w := want.(*flowcontrolv1.PriorityLevelConfiguration).Spec
-		if n.Name == flowcontrolv1.PriorityLevelConfigurationNameExempt && n.Spec.Exempt != nil && n.Spec.Type == w.Type {
-			w.Exempt = n.Spec.Exempt // its shares are for users to choose
+		spec := want.(*flowcontrolv1.PriorityLevelConfiguration).Spec
+		if c.Name == flowcontrolv1.PriorityLevelConfigurationNameExempt && c.Spec.Exempt != nil && c.Spec.Type == spec.Type {
+			spec.Exempt = c.Spec.Exempt // its shares are for users to choose
 		}
-		n.Spec = w
-	}
-	if auto != "true" {
-		a := maps.Clone(current.GetAnnotations())
-		if a == nil {
-			a = map[string]string{}
+		if right = apiequality.Semantic.DeepEqual(c.Spec, spec); right && auto == "true" {
+			return nil
 		}
-		a[flowcontrolv1.AutoUpdateAnnotationKey] = "true"
-		next.SetAnnotations(a)
-	}
-	if apiequality.Semantic.DeepEqual(current, next) {
+		n := c.DeepCopy()
+		n.Spec, next = *spec.DeepCopy(), n
+	default:
 		return nil
 	}
-	next.SetGeneration(current.GetGeneration() + 1)
+	a := maps.Clone(next.GetAnnotations())
+	if a == nil {
+		a = map[string]string{}
+	}
+	a[flowcontrolv1.AutoUpdateAnnotationKey] = "true"
+	next.SetAnnotations(a)
+	if !right { // the generation is the spec's
+		next.SetGeneration(current.GetGeneration() + 1)
+	}
 	return next
 }

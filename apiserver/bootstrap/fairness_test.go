@@ -82,7 +82,7 @@ func TestFairnessObjects(t *testing.T) {
 	if err != nil || *p.Spec.Exempt.NominalConcurrencyShares != 7 {
 		t.Errorf("exempt: %+v %v", p, err)
 	}
-	for gr, objects := range fairness(metav1.Now()) {
+	for gr, objects := range fairness() {
 		for _, o := range objects {
 			if missing(t, c, gr, o.GetName()) {
 				t.Errorf("%s %s is missing", gr.Resource, o.GetName())
