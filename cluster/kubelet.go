@@ -30,7 +30,7 @@ func newKubelet(n *NodeConfig, p Paths, creds *NodeCredentials, log *slog.Logger
 		GetCertificate: creds.GetCertificate,
 		ClientCA:       clients,
 		ClusterDNS:     addressStrings(n.DNS), ClusterDomain: n.Domain,
-		Labels: n.Labels, Taints: n.Taints, Capacity: n.Capacity, Share: func() int64 { return machineShare(p) },
+		Labels: n.Labels, Taints: n.Taints, Capacity: n.Capacity, Share: func() int64 { return machineShare(p, log) },
 		ResolvConf: n.resolvConf(),
 		CgroupRoot: n.CgroupRoot, Profiling: true, Logger: log,
 	})

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -196,15 +197,19 @@ func (c *Config) writeShares(p Paths) error {
 	return nil
 }
 
-// machineShare reads how many nodes this host is divided among; nobody said means the node is alone.
-func machineShare(p Paths) int64 {
+// machineShare reads how many nodes this host is divided among; nobody said means the node is
+// alone. What cannot be read is told: the node then offers more than its part.
+func machineShare(p Paths, log *slog.Logger) int64 {
 	text, err := os.ReadFile(p.Share())
-	if err != nil {
+	if errors.Is(err, fs.ErrNotExist) {
 		return 1
 	}
-	n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	n := int64(0)
+	if err == nil {
+		n, err = strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	}
 	if err != nil {
-		return 1
+		log.Error("read how many nodes share this host", "err", err)
 	}
 	return max(n, 1)
 }
