@@ -140,7 +140,9 @@ func (w *world) node(name string, at net.Addr) {
 	}
 	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: "nowhere.invalid"}, {Type: corev1.NodeInternalIP, Address: host}}
 	n.Status.DaemonEndpoints.KubeletEndpoint.Port = int32(port)
-	w.must(nodes.UpdateStatus(w.t.Context(), n, metav1.UpdateOptions{}))
+	n, err = nodes.UpdateStatus(w.t.Context(), n, metav1.UpdateOptions{})
+	w.must(n, err)
+	w.must(nodes.List(w.t.Context(), metav1.ListOptions{ResourceVersion: n.ResourceVersion})) // until the cache has it
 }
 
 func (w *world) pod(namespace, name, node string, containers ...string) {
@@ -160,7 +162,9 @@ func (w *world) pod(namespace, name, node string, containers ...string) {
 		w.t.Fatal(err)
 	}
 	p.Status.Phase, p.Status.ContainerStatuses = corev1.PodRunning, status.ContainerStatuses
-	w.must(pods.UpdateStatus(w.t.Context(), p, metav1.UpdateOptions{}))
+	p, err = pods.UpdateStatus(w.t.Context(), p, metav1.UpdateOptions{})
+	w.must(p, err)
+	w.must(pods.List(w.t.Context(), metav1.ListOptions{ResourceVersion: p.ResourceVersion})) // until the cache has it
 }
 
 // while steps the clock whenever somebody waits for it, until ask returns.
@@ -316,9 +320,10 @@ func TestLists(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	w := newWorld(t)
-	w.pods("", metav1.ListOptions{})
-	raw, err := w.client.RESTClient().Get().AbsPath("/apis/metrics.k8s.io/v1beta1/pods").
-		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(t.Context())
+	raw, err := while(w, func(ctx context.Context) ([]byte, error) {
+		return w.client.RESTClient().Get().AbsPath("/apis/metrics.k8s.io/v1beta1/pods").
+			SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").DoRaw(ctx)
+	})
 	w.must(raw, err)
 	var table metav1.Table
 	w.must(nil, json.Unmarshal(raw, &table))
