@@ -23,6 +23,7 @@ import (
 	"github.com/skiff-k8s/skiff/component/profiling"
 	"github.com/skiff-k8s/skiff/proxy"
 	"github.com/skiff-k8s/skiff/proxy/nftables"
+	"github.com/skiff-k8s/skiff/proxy/nodeports"
 )
 
 // ProxyConfig is a proxy and, where it runs alone, how it reaches the API.
@@ -58,7 +59,7 @@ type nodeProxy struct {
 }
 
 func newProxy(c ProxyConfig, shared informers.SharedInformerFactory) (*nodeProxy, error) {
-	ports, err := nftables.ParseWhere(c.NodePorts)
+	ports, err := nodeports.Parse(c.NodePorts)
 	if err != nil {
 		return nil, fmt.Errorf("addresses of node ports: %w", err)
 	}

@@ -28,6 +28,7 @@ import (
 	"github.com/skiff-k8s/skiff/apiserver/servertest"
 	"github.com/skiff-k8s/skiff/proxy"
 	"github.com/skiff-k8s/skiff/proxy/nftables"
+	"github.com/skiff-k8s/skiff/proxy/nodeports"
 )
 
 const (
@@ -86,7 +87,7 @@ func ours(c *cluster, node string, where []string) func() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	log := slog.New(slog.NewTextHandler(testWriter{c.t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	ports, err := nftables.ParseWhere(where)
+	ports, err := nodeports.Parse(where)
 	c.must(err)
 	rules, err := nftables.New(nftables.Config{Table: "skiff-lab", ServiceCIDRs: serviceCIDRs, PodCIDRs: podCIDRs, NodePorts: ports,
 		NodeIPs: c.hosts[node].ips[:], Logger: log})

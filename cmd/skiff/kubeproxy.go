@@ -13,7 +13,7 @@ import (
 	proxyv1 "k8s.io/kube-proxy/config/v1alpha1"
 
 	"github.com/skiff-k8s/skiff/cluster"
-	"github.com/skiff-k8s/skiff/proxy/nftables"
+	"github.com/skiff-k8s/skiff/proxy/nodeports"
 )
 
 // proxyTable is the name of the tables of a proxy that runs alone.
@@ -106,7 +106,7 @@ func (f *proxyFlags) config(log *slog.Logger) (cluster.ProxyConfig, error) {
 	if f.masqueradeBit > 31 {
 		return none(fmt.Errorf("--iptables-masquerade-bit=%d is none of the 32 bits of a mark, 0 to 31", f.masqueradeBit))
 	}
-	if _, err := nftables.ParseWhere(f.nodePorts); err != nil {
+	if _, err := nodeports.Parse(f.nodePorts); err != nil {
 		return none(fmt.Errorf("--nodeport-addresses: %w", err))
 	}
 	c := cluster.ProxyConfig{Table: proxyTable, NodePorts: f.nodePorts, MasqueradeAll: f.masqueradeAll, MasqueradeBit: f.masqueradeBit, Profiling: f.profiling, Logger: log}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/skiff-k8s/skiff/host/nft"
 	"github.com/skiff-k8s/skiff/proxy"
+	"github.com/skiff-k8s/skiff/proxy/nodeports"
 )
 
 // TestClientsStay through a new process, whose table replaces the old one; and leave in time.
@@ -82,7 +83,7 @@ func TestNodePortsWhereChosen(t *testing.T) {
 		{[]string{"192.0.2.0/24", "10.251.0.0/16"}, nil, true},
 		{[]string{"fd00::/8"}, nil, true}, // nothing is said of this family
 	} {
-		where, err := ParseWhere(c.where)
+		where, err := nodeports.Parse(c.where)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +145,7 @@ func TestFrontsOfTwo(t *testing.T) {
 
 func TestParseWhere(t *testing.T) {
 	for _, bad := range []string{"10.0.0.1", "eth0", ""} {
-		if _, err := ParseWhere([]string{bad}); err == nil {
+		if _, err := nodeports.Parse([]string{bad}); err == nil {
 			t.Errorf("%q: no error", bad)
 		}
 	}

@@ -126,13 +126,13 @@ func (b *Backend) Apply(changed map[string][]proxy.Port) error {
 // NodePortAddresses implements proxy.Backend.
 func (b *Backend) NodePortAddresses(v6 bool) ([]netip.Addr, error) {
 	for _, f := range b.families {
-		if f.scene.v6 != v6 || f.scene.nodePorts.everywhere(v6) {
+		if f.scene.v6 != v6 || f.scene.nodePorts.Everywhere(v6) {
 			continue
 		}
 		b.mu.Lock()
 		primary := b.primary
 		b.mu.Unlock()
-		return f.scene.nodePorts.addresses(v6, primary)
+		return f.scene.nodePorts.Addresses(v6, primary)
 	}
 	return nil, nil
 }

@@ -121,10 +121,10 @@ func (s *scene) loopback() nft.InPrefix {
 // atNodePorts are rules that do something with traffic to addresses where node ports are open.
 // Loopback is none of them: what is sent from there can not leave the node.
 func (s *scene) atNodePorts(do nft.Statement) (rules []nft.Rule) {
-	if s.nodePorts.everywhere(s.v6) {
+	if s.nodePorts.Everywhere(s.v6) {
 		return []nft.Rule{{local, s.loopback(), do}}
 	}
-	for _, p := range s.nodePorts.prefixes(s.v6) {
+	for _, p := range s.nodePorts.Prefixes(s.v6) {
 		rules = append(rules, nft.Rule{nft.InPrefix{Field: nft.Daddr, Prefix: p}, local, s.loopback(), do})
 	}
 	if s.nodePorts.Primary {
