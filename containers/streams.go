@@ -45,6 +45,7 @@ type streamServer struct {
 }
 
 type pendingStream struct {
+	kind    string
 	req     any // *ExecRequest, *AttachRequest, *PortForwardRequest
 	expires time.Time
 }
@@ -86,16 +87,17 @@ func (s *streamServer) url(kind string, req any) (string, error) {
 	if len(s.pending) >= maxTokens {
 		return "", status.Errorf(codes.ResourceExhausted, "%d streams wait for their clients already", maxTokens)
 	}
-	s.pending[token] = pendingStream{req, now.Add(tokenLife)}
+	s.pending[token] = pendingStream{kind, req, now.Add(tokenLife)}
 	return s.base + "/" + kind + "/" + token, nil
 }
 
-func (s *streamServer) take(token string) any {
+// take returns the request that waits for this client, and nil for any other.
+func (s *streamServer) take(kind, token string) any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p, ok := s.pending[token]
 	delete(s.pending, token)
-	if !ok || time.Now().After(p.expires) {
+	if !ok || p.kind != kind || time.Now().After(p.expires) {
 		return nil
 	}
 	return p.req
@@ -103,33 +105,29 @@ func (s *streamServer) take(token string) any {
 
 func (s *streamServer) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	kind, token, _ := strings.Cut(strings.TrimPrefix(req.URL.Path, "/"), "/")
-	switch x := s.take(token).(type) {
-	case *runtimeapi.ExecRequest:
-		if kind == "exec" {
-			remotecommand.ServeExec(w, req, s, "", "", x.GetContainerId(), x.GetCmd(),
-				&remotecommand.Options{Stdin: x.GetStdin(), Stdout: x.GetStdout(), Stderr: x.GetStderr(), TTY: x.GetTty()},
-				streamIdle, streamCreation, remotecommand.SupportedStreamingProtocols)
-			return
-		}
-	case *runtimeapi.AttachRequest:
-		if kind == "attach" {
-			remotecommand.ServeAttach(w, req, s, "", "", x.GetContainerId(),
-				&remotecommand.Options{Stdin: x.GetStdin(), Stdout: x.GetStdout(), Stderr: x.GetStderr(), TTY: x.GetTty()},
-				streamIdle, streamCreation, remotecommand.SupportedStreamingProtocols)
-			return
-		}
-	case *runtimeapi.PortForwardRequest:
-		if kind == "portforward" {
-			opts, err := portforward.BuildV4Options(x.GetPort())
-			if err != nil {
-				http.Error(w, err.Error(), http.StatusBadRequest)
-				return
-			}
-			portforward.ServePortForward(w, req, s, x.GetPodSandboxId(), "", opts, streamIdle, streamCreation, portforward.SupportedProtocols)
-			return
-		}
+	pending := s.take(kind, token)
+	if s.serveWebSocket(w, req, kind, pending) {
+		return
 	}
-	http.NotFound(w, req)
+	switch x := pending.(type) {
+	case *runtimeapi.ExecRequest:
+		remotecommand.ServeExec(w, req, s, "", "", x.GetContainerId(), x.GetCmd(),
+			&remotecommand.Options{Stdin: x.GetStdin(), Stdout: x.GetStdout(), Stderr: x.GetStderr(), TTY: x.GetTty()},
+			streamIdle, streamCreation, remotecommand.SupportedStreamingProtocols)
+	case *runtimeapi.AttachRequest:
+		remotecommand.ServeAttach(w, req, s, "", "", x.GetContainerId(),
+			&remotecommand.Options{Stdin: x.GetStdin(), Stdout: x.GetStdout(), Stderr: x.GetStderr(), TTY: x.GetTty()},
+			streamIdle, streamCreation, remotecommand.SupportedStreamingProtocols)
+	case *runtimeapi.PortForwardRequest:
+		opts, err := portforward.BuildV4Options(x.GetPort())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		portforward.ServePortForward(w, req, s, x.GetPodSandboxId(), "", opts, streamIdle, streamCreation, portforward.SupportedProtocols)
+	default:
+		http.NotFound(w, req)
+	}
 }
 
 // ExecInContainer runs a command with its streams.

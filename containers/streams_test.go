@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/portforward"
 	"k8s.io/client-go/tools/remotecommand"
@@ -21,14 +22,25 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// stream joins the streams behind a URL as kubectl does, over SPDY.
-func stream(t *testing.T, target string, o remotecommand.StreamOptions) error {
+// transports are the executors of client-go, which kubectl and crictl use: v5.channel.k8s.io
+// over WebSocket (KEP-4006), and SPDY.
+var transports = map[string]func(u *url.URL) (remotecommand.Executor, error){
+	"spdy": func(u *url.URL) (remotecommand.Executor, error) {
+		return remotecommand.NewSPDYExecutor(&rest.Config{Host: u.Host}, "POST", u)
+	},
+	"websocket": func(u *url.URL) (remotecommand.Executor, error) {
+		return remotecommand.NewWebSocketExecutor(&rest.Config{Host: u.Host}, "GET", u.String())
+	},
+}
+
+// stream joins the streams behind a URL.
+func stream(t *testing.T, transport, target string, o remotecommand.StreamOptions) error {
 	t.Helper()
 	u, err := url.Parse(target)
 	if err != nil {
 		t.Fatal(err)
 	}
-	e, err := remotecommand.NewSPDYExecutor(&rest.Config{Host: u.Host}, "POST", u)
+	e, err := transports[transport](u)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,6 +60,12 @@ func (s sizes) Next() *remotecommand.TerminalSize {
 }
 
 func TestStreams(t *testing.T) {
+	for transport := range transports {
+		t.Run(transport, func(t *testing.T) { testStreams(t, transport) })
+	}
+}
+
+func testStreams(t *testing.T, transport string) {
 	h := newHarness(t)
 	img := h.pull("busybox", busyboxImage(t, nil))
 	sb, cfg := h.sandbox(nil)
@@ -64,12 +82,12 @@ func TestStreams(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out, errOut bytes.Buffer
-		err = stream(t, got.GetUrl(), remotecommand.StreamOptions{Stdin: strings.NewReader("in\n"), Stdout: &out, Stderr: &errOut})
+		err = stream(t, transport, got.GetUrl(), remotecommand.StreamOptions{Stdin: strings.NewReader("in\n"), Stdout: &out, Stderr: &errOut})
 		var exit utilexec.CodeExitError
 		if !errors.As(err, &exit) || exit.Code != 6 || out.String() != "in\n" || errOut.String() != "err\n" {
 			t.Errorf("%q %q %v", &out, &errOut, err)
 		}
-		if err := stream(t, got.GetUrl(), remotecommand.StreamOptions{Stdout: &out}); err == nil {
+		if err := stream(t, transport, got.GetUrl(), remotecommand.StreamOptions{Stdout: &out}); err == nil {
 			t.Error("a URL was good twice")
 		}
 	})
@@ -88,7 +106,7 @@ func TestStreams(t *testing.T) {
 			time.Sleep(200 * time.Millisecond) // the size has no acknowledgement
 			_, _ = feed.Write([]byte("go\n"))
 		}()
-		err = stream(t, got.GetUrl(), remotecommand.StreamOptions{Stdin: in, Stdout: seen, Tty: true, TerminalSizeQueue: resize})
+		err = stream(t, transport, got.GetUrl(), remotecommand.StreamOptions{Stdin: in, Stdout: seen, Tty: true, TerminalSizeQueue: resize})
 		close(resize)
 		_ = feed.Close()
 		if err != nil || !strings.Contains(out.String(), "45 123") {
@@ -104,7 +122,7 @@ func TestStreams(t *testing.T) {
 		ended := &notifying{Writer: &out, want: "end of input", seen: make(chan struct{})}
 		done := make(chan error, 1)
 		go func() {
-			done <- stream(t, got.GetUrl(), remotecommand.StreamOptions{Stdin: strings.NewReader("a\nb\n"), Stdout: ended, Stderr: &errOut})
+			done <- stream(t, transport, got.GetUrl(), remotecommand.StreamOptions{Stdin: strings.NewReader("a\nb\n"), Stdout: ended, Stderr: &errOut})
 		}()
 		select {
 		case <-ended.seen:
@@ -145,6 +163,12 @@ func (n *notifying) Write(p []byte) (int, error) {
 }
 
 func TestAttachToATerminal(t *testing.T) {
+	for transport := range transports {
+		t.Run(transport, func(t *testing.T) { testAttachToATerminal(t, transport) })
+	}
+}
+
+func testAttachToATerminal(t *testing.T, transport string) {
 	h := newHarness(t)
 	img := h.pull("busybox", busyboxImage(t, nil))
 	sb, cfg := h.sandbox(nil)
@@ -157,7 +181,7 @@ func TestAttachToATerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := stream(t, got.GetUrl(), remotecommand.StreamOptions{Stdin: strings.NewReader("hello\n"), Stdout: &out, Tty: true}); err != nil {
+	if err := stream(t, transport, got.GetUrl(), remotecommand.StreamOptions{Stdin: strings.NewReader("hello\n"), Stdout: &out, Tty: true}); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(out.String(), "got hello") {
@@ -171,7 +195,24 @@ func TestAttachToATerminal(t *testing.T) {
 	}
 }
 
+// dialers are those of ports: SPDY, and SPDY inside of WebSocket.
+var dialers = map[string]func(u *url.URL) (httpstream.Dialer, error){
+	"spdy": func(u *url.URL) (httpstream.Dialer, error) {
+		transport, upgrader, err := spdy.RoundTripperFor(&rest.Config{Host: u.Host})
+		return spdy.NewDialer(upgrader, &http.Client{Transport: transport}, "POST", u), err
+	},
+	"websocket": func(u *url.URL) (httpstream.Dialer, error) {
+		return portforward.NewSPDYOverWebsocketDialer(u, &rest.Config{Host: u.Host})
+	},
+}
+
 func TestPortForwardToHello(t *testing.T) {
+	for transport, dialer := range dialers {
+		t.Run(transport, func(t *testing.T) { testPortForwardToHello(t, dialer) })
+	}
+}
+
+func testPortForwardToHello(t *testing.T, dialer func(u *url.URL) (httpstream.Dialer, error)) {
 	h := newHarness(t)
 	sb, cfg := h.sandbox(nil)
 	id := h.create(sb, cfg, "skiff.local/hello:v1", func(c *runtimeapi.ContainerConfig) {})
@@ -190,12 +231,12 @@ func TestPortForwardToHello(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport, upgrader, err := spdy.RoundTripperFor(&rest.Config{Host: u.Host})
+	d, err := dialer(u)
 	if err != nil {
 		t.Fatal(err)
 	}
 	stop, ready := make(chan struct{}), make(chan struct{})
-	f, err := portforward.NewOnAddresses(spdy.NewDialer(upgrader, &http.Client{Transport: transport}, "POST", u), []string{"127.0.0.1"}, []string{"0:8080"}, stop, ready, io.Discard, io.Discard)
+	f, err := portforward.NewOnAddresses(d, []string{"127.0.0.1"}, []string{"0:8080"}, stop, ready, io.Discard, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -159,7 +159,7 @@ func (n *Node) listImages(ctx context.Context, old []corev1.ContainerImage) []co
 
 // declaredFeatures (KEP-5328), sorted: schedulers place pods that need them only
 // where they are declared.
-var declaredFeatures = []string{"RestartAllContainersOnContainerExits"}
+var declaredFeatures = []string{"ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"}
 
 func defaultLabels(hostname string) map[string]string {
 	return map[string]string{

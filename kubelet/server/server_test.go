@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"log/slog"
@@ -53,6 +54,7 @@ func (l podList) Find(ns, name string, uid types.UID) *corev1.Pod {
 type fixture struct {
 	url    string
 	ca     *x509.CertPool
+	caPEM  []byte
 	issue  func(cn string, orgs ...string) tls.Certificate
 	review int // SubjectAccessReviews asked
 	rt     *fakecri.Server
@@ -124,6 +126,7 @@ func setup(t *testing.T) *fixture {
 	root, _ = x509.ParseCertificate(raw)
 	f.ca = x509.NewCertPool()
 	f.ca.AddCert(root)
+	f.caPEM = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw})
 	f.issue = func(cn string, orgs ...string) tls.Certificate {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 		if err != nil {

@@ -11,7 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/proxy"
+	translate "k8s.io/apiserver/pkg/util/proxy"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
 
 	"github.com/skiff-k8s/skiff/kubelet/cri"
 )
@@ -67,7 +69,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request, parts []string) {
 		http.Error(w, cri.Message(err), http.StatusInternalServerError)
 		return
 	}
-	s.stream(w, r, resp.Url)
+	s.command(w, r, resp.Url, translate.Options{Stdin: req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr, Tty: req.Tty})
 }
 
 func (s *Server) attach(w http.ResponseWriter, r *http.Request, parts []string) {
@@ -89,7 +91,7 @@ func (s *Server) attach(w http.ResponseWriter, r *http.Request, parts []string) 
 		http.Error(w, cri.Message(err), http.StatusInternalServerError)
 		return
 	}
-	s.stream(w, r, resp.Url)
+	s.command(w, r, resp.Url, translate.Options{Stdin: req.Stdin, Stdout: req.Stdout, Stderr: req.Stderr, Tty: req.Tty})
 }
 
 func (s *Server) portForward(w http.ResponseWriter, r *http.Request, parts []string) {
@@ -116,7 +118,7 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request, parts []str
 		http.Error(w, fmt.Sprintf("failed to find sandboxID for pod %s_%s(%s)", pod.Name, pod.Namespace, pod.UID), http.StatusNotFound)
 		return
 	}
-	// WebSocket clients name the ports up front, SPDY ones per stream.
+	// Clients of the older WebSocket protocols name the ports up front, SPDY ones per stream.
 	var ports []int32
 	for _, v := range r.URL.Query()["port"] {
 		for _, f := range strings.Split(v, ",") {
@@ -133,18 +135,35 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request, parts []str
 		http.Error(w, cri.Message(err), http.StatusInternalServerError)
 		return
 	}
-	s.stream(w, r, resp.Url)
+	s.stream(w, r, resp.Url, func(_ *url.URL, h http.Handler) http.Handler {
+		if wsstream.IsWebSocketRequestWithTunnelingProtocol(r) {
+			return translate.NewTunnelingHandler(h)
+		}
+		return h
+	})
 }
 
-// stream joins the client with the runtime's streaming server, SPDY or WebSocket.
-func (s *Server) stream(w http.ResponseWriter, r *http.Request, target string) {
+// command joins a client of exec or attach with the runtime's streaming server. What speaks
+// v5.channel.k8s.io over WebSocket is translated to SPDY, which all runtimes have (KEP-4006,
+// ExtendWebSocketsToKubelet).
+func (s *Server) command(w http.ResponseWriter, r *http.Request, target string, o translate.Options) {
+	s.stream(w, r, target, func(u *url.URL, h http.Handler) http.Handler {
+		if wsstream.IsWebSocketRequestWithStreamCloseProtocol(r) {
+			return translate.NewStreamTranslatorHandler(u, nil, 0, o)
+		}
+		return h
+	})
+}
+
+// stream joins the client with the runtime's streaming server, SPDY or WebSocket as they come but
+// for what translated does.
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, target string, translated func(u *url.URL, h http.Handler) http.Handler) {
 	u, err := url.Parse(target)
 	if err != nil {
 		http.Error(w, fmt.Sprintf("the runtime's streaming URL %q: %v", target, err), http.StatusInternalServerError)
 		return
 	}
-	h := proxy.NewUpgradeAwareHandler(u, nil, false, true, responder{s})
-	h.ServeHTTP(w, r)
+	translated(u, proxy.NewUpgradeAwareHandler(u, nil, false, true, responder{s})).ServeHTTP(w, r)
 }
 
 type responder struct{ s *Server }
