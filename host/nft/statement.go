@@ -55,6 +55,8 @@ func Random(mod uint32) Field { return Field{kind: random, mod: mod} }
 const (
 	AddrTypeLocal = 2      // RTN_LOCAL
 	CtDNAT        = 1 << 5 // IPS_DST_NAT
+	CtEstablished = 1 << 1 // NF_CT_STATE_BIT(IP_CT_ESTABLISHED)
+	CtRelated     = 1 << 2 // NF_CT_STATE_BIT(IP_CT_RELATED)
 	CtNew         = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW)
 )
 
@@ -170,6 +172,8 @@ type (
 	Reject struct{}
 	// Drop drops.
 	Drop struct{}
+	// Accept ends the base chain; those of other hooks and priorities follow.
+	Accept struct{}
 	// Jump to a chain and come back.
 	Jump struct{ Chain string }
 )
@@ -336,6 +340,10 @@ func setMark(c *compiler, mask, xor uint32) error {
 func (Masquerade) compile(c *compiler) error { c.add(&expr.Masq{FullyRandom: true}); return nil }
 func (Drop) compile(c *compiler) error {
 	c.add(&expr.Verdict{Kind: expr.VerdictDrop})
+	return nil
+}
+func (Accept) compile(c *compiler) error {
+	c.add(&expr.Verdict{Kind: expr.VerdictAccept})
 	return nil
 }
 func (s Jump) compile(c *compiler) error {
