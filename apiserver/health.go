@@ -29,15 +29,13 @@ type health struct {
 	log    *slog.Logger
 }
 
-// maxLag is how many revisions the watch cache may be behind the store while ready.
-const maxLag = 1000
-
 // storeCheck asks the store through the caches that tell: it answers, and they follow it.
 // Names, and that the first counts for /livez, are upstream's.
 func storeCheck(caches any) []Check {
 	c, ok := caches.(interface {
 		Ready() <-chan struct{}
 		Lag(ctx context.Context) (int64, error)
+		Follows(ctx context.Context) error
 	})
 	if !ok {
 		return nil
@@ -52,14 +50,7 @@ func storeCheck(caches any) []Check {
 		default:
 			return errors.New("the watch cache has not started yet")
 		}
-		lag, err := c.Lag(ctx)
-		if err != nil {
-			return err
-		}
-		if lag > maxLag {
-			return fmt.Errorf("the watch cache is %d revisions behind", lag)
-		}
-		return nil
+		return c.Follows(ctx)
 	}
 	return []Check{{Name: "etcd", Live: true, Run: answers}, {Name: "etcd-readiness", Run: follows}}
 }

@@ -202,6 +202,22 @@ func (s *Caches) Lag(ctx context.Context) (int64, error) {
 	return max(0, rev-s.feed.revision()), nil
 }
 
+// Follows returns once the caches have everything that the store had at the time of the
+// call: what every consistent read waits for. It fails where they do not get there in time,
+// because their watch is lost or lags.
+func (s *Caches) Follows(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.ReadTimeout)
+	defer cancel()
+	rev, err := s.confirm.do(ctx)
+	if err != nil {
+		return fmt.Errorf("confirm the store's revision: %w", err)
+	}
+	if err := s.feed.wait(ctx, rev); err != nil {
+		return fmt.Errorf("the watch cache is at revision %d, the store at %d: %w", s.feed.revision(), rev, err)
+	}
+	return nil
+}
+
 // Run implements Set.
 func (s *Caches) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)

@@ -52,22 +52,57 @@ func (r *resource) ready(ctx context.Context) error {
 	return r.WaitReady(ctx)
 }
 
-// consistent waits until the cache has everything that was written before the call.
-func (r *resource) consistent(ctx context.Context) error {
+// confirmed asks the quorum for the newest revision and waits until the cache has come as
+// far. follows is false where it did not in time: its watch is lost, or lags.
+func (r *resource) confirmed(ctx context.Context) (rev int64, follows bool, err error) {
 	s := r.caches
 	within, cancel := context.WithTimeout(ctx, s.cfg.ReadTimeout)
 	defer cancel()
-	rev, err := s.confirm.do(within)
-	if err != nil {
-		return statusOf(fmt.Errorf("confirm the newest revision: %w", err))
+	if rev, err = s.confirm.do(within); err != nil {
+		return 0, false, statusOf(fmt.Errorf("confirm the newest revision: %w", err))
 	}
 	if err := s.feed.wait(within, rev); err != nil {
 		if ctx.Err() != nil {
-			return statusOf(ctx.Err())
+			return 0, false, statusOf(ctx.Err())
 		}
-		return apierrors.NewTooManyRequests(tooLarge(rev, s.feed.revision()).Error(), 1)
+		return rev, false, nil
 	}
-	return nil
+	return rev, true, nil
+}
+
+// consistent waits until the cache has everything that was written before the call.
+func (r *resource) consistent(ctx context.Context) error {
+	rev, follows, err := r.confirmed(ctx)
+	if err == nil && !follows {
+		return apierrors.NewTooManyRequests(tooLarge(rev, r.caches.feed.revision()).Error(), 1)
+	}
+	return err
+}
+
+// newest is the state that a consistent list reads: the cache's, or, where that does not
+// follow, the store's own, as upstream falls back to etcd (KEP-2340).
+func (r *resource) newest(ctx context.Context) (source, error) {
+	rev, follows, err := r.confirmed(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !follows {
+		return &past{r: r, rev: rev}, nil
+	}
+	return r.current()
+}
+
+// stored reads one object from the store, past a cache that does not follow.
+func (r *resource) stored(ctx context.Context, namespace, name string) (Object, error) {
+	key := r.key(namespace, name)
+	kv, _, err := r.caches.cfg.Store.Get(ctx, r.prefix+key)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil, apierrors.NewNotFound(r.api.GR(), name)
+	case err != nil:
+		return nil, statusOf(err)
+	}
+	return newEntry(r, key, kv.ModRevision, kv.Value).checked()
 }
 
 // atLeast waits until the cache has reached rev.
@@ -105,7 +140,13 @@ func (r *resource) Get(ctx context.Context, namespace, name, resourceVersion str
 	if err := r.ready(ctx); err != nil {
 		return nil, err
 	}
-	if err := r.fresh(ctx, resourceVersion); err != nil {
+	if resourceVersion == "" {
+		if _, follows, err := r.confirmed(ctx); err != nil {
+			return nil, err
+		} else if !follows {
+			return r.stored(ctx, namespace, name)
+		}
+	} else if err := r.fresh(ctx, resourceVersion); err != nil {
 		return nil, err
 	}
 	e, ok, err := r.cached(r.key(namespace, name))
@@ -158,9 +199,7 @@ func (r *resource) List(ctx context.Context, o ListOptions) (*List, error) {
 		}
 		from = max(from, prefix+start)
 		if rev < 0 {
-			if err = r.consistent(ctx); err == nil {
-				src, err = r.current()
-			}
+			src, err = r.newest(ctx)
 		} else if src, err = r.exactly(ctx, rev); apierrors.IsResourceExpired(err) {
 			err = expiredContinue(encodeContinue(-1, start))
 		}
@@ -178,7 +217,9 @@ func (r *resource) List(ctx context.Context, o ListOptions) (*List, error) {
 		if o.ResourceVersion == "0" {
 			limit = 0 // as upstream: a client that takes anything gets everything at once
 		}
-		if err = r.fresh(ctx, o.ResourceVersion); err == nil {
+		if o.ResourceVersion == "" {
+			src, err = r.newest(ctx)
+		} else if err = r.fresh(ctx, o.ResourceVersion); err == nil {
 			src, err = r.current()
 		}
 	}
