@@ -19,7 +19,8 @@ const (
 // any number of Adds before it is handed out. Unlike client-go's workqueue it holds no
 // goroutine: there are dozens of controllers, idle most of the time.
 type Queue[K comparable] struct {
-	clock clock.WithDelayedExecution
+	clock       clock.WithDelayedExecution
+	least, most time.Duration // between failures of one key
 
 	mu         sync.Mutex
 	cond       sync.Cond
@@ -42,7 +43,8 @@ type delay[K comparable] struct {
 // NewQueue makes an empty queue.
 func NewQueue[K comparable](c clock.WithDelayedExecution) *Queue[K] {
 	q := &Queue[K]{
-		clock:      c,
+		clock: c,
+		least: minBackoff, most: maxBackoff,
 		dirty:      map[K]struct{}{},
 		processing: map[K]struct{}{},
 		failures:   map[K]int{},
@@ -51,6 +53,10 @@ func NewQueue[K comparable](c clock.WithDelayedExecution) *Queue[K] {
 	q.cond.L = &q.mu
 	return q
 }
+
+// SetBackoff changes the delays after failures, before the queue is used: the first one, which
+// doubles each time, and the longest.
+func (q *Queue[K]) SetBackoff(least, most time.Duration) { q.least, q.most = least, most }
 
 // Add queues a key now.
 func (q *Queue[K]) Add(key K) {
@@ -88,10 +94,14 @@ func (q *Queue[K]) AddRateLimited(key K) {
 	defer q.mu.Unlock()
 	n := q.failures[key]
 	q.failures[key] = n + 1
-	d := maxBackoff
-	if n < 18 { // 5 ms << 18 exceeds the maximum
-		d = min(minBackoff<<n, maxBackoff)
+	d := q.least
+	for range n {
+		if d >= q.most {
+			break
+		}
+		d *= 2
 	}
+	d = min(d, q.most)
 	q.addAt(key, q.clock.Now().Add(d))
 }
 

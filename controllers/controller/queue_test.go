@@ -97,3 +97,40 @@ func TestLoopRetries(t *testing.T) {
 		}
 	})
 }
+
+func TestQueueBacksOff(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		least, most time.Duration
+		want        []time.Duration
+	}{
+		{"as by default", 0, 0, []time.Duration{5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond}},
+		{"as it is told", 5 * time.Second, 12 * time.Second, []time.Duration{5 * time.Second, 10 * time.Second, 12 * time.Second, 12 * time.Second}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := NewQueue[string](clock.RealClock{})
+				if tt.least > 0 {
+					q.SetBackoff(tt.least, tt.most)
+				}
+				for i, want := range tt.want {
+					begin := time.Now()
+					q.AddRateLimited("a")
+					if _, ok := q.Get(t.Context()); !ok || time.Since(begin) != want {
+						t.Errorf("failure %d is tried again after %s, want %s", i+1, time.Since(begin), want)
+					}
+					q.Done("a")
+				}
+				q.stop()
+			})
+		})
+	}
+	// However many failures there are, the longest delay holds.
+	q := NewQueue[string](clock.RealClock{})
+	q.failures["a"] = 1000
+	q.AddRateLimited("a")
+	if wait := time.Until(q.timerAt); wait < maxBackoff-time.Minute || wait > maxBackoff {
+		t.Errorf("after 1000 failures it waits %s", wait)
+	}
+	q.stop()
+}
