@@ -66,7 +66,7 @@ func joinedCredentials(p Paths) (*NodeCredentials, error) {
 	client := p.clientStore()
 	return &NodeCredentials{
 		CA: ca, ClientCert: client.Path(), ClientKey: client.Path(),
-		client: client, serving: p.servingStore(), conns: newConnections(),
+		client: client, serving: p.servingStore(), conns: newConnections(), mend: joinAgain(p.Dir),
 	}, nil
 }
 

@@ -116,13 +116,22 @@ func rejoin(ctx context.Context, o JoinOptions, n *NodeConfig, server string) (*
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	case o.Token == "" && err == nil:
-		return nil, fmt.Errorf("the certificate of node %q ended at %s; join again: give a new --token (skiff token create), or set this machine's clock right", n.NodeName, cert.Leaf.NotAfter.Format(time.RFC3339))
+		return nil, fmt.Errorf("the certificate of node %q ended at %s, while the node was off; %s (if that time is still to come, set this machine's clock right instead)",
+			n.NodeName, cert.Leaf.NotAfter.UTC().Format(time.RFC3339), joinAgain(o.Dir))
+	}
+	if o.Server == "" {
+		o.Server = n.Server // it is known; a new token is all that it takes
 	}
 	token, err := o.token()
 	if err != nil {
 		return nil, err
 	}
 	return n, o.enroll(ctx, n, token)
+}
+
+// joinAgain is what mends that a node's certificate has ended.
+func joinAgain(dir string) string {
+	return "join again: run skiff token create on the server, then skiff agent --token TOKEN --data-dir " + dir + " here"
 }
 
 // unused refuses a directory that is something else's.

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -121,6 +122,45 @@ func TestJoin(t *testing.T) {
 	if _, err := Join(t.Context(), other); err == nil || !strings.Contains(err.Error(), `is node "one"`) {
 		t.Errorf("as another node: %v", err)
 	}
+}
+
+// A node that was off until its certificate had ended is told what to do, in one line, and a new
+// token is all that it takes.
+func TestJoinAgain(t *testing.T) {
+	s := newServer(t, nil)
+	j := s.join(t, "one")
+	own, err := pki.Dir{Path: s.paths.PKI()}.Authority("ca", "kubernetes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := own.Sign(pki.Leaf{CommonName: "system:node:one", Organizations: []string{"system:nodes"}, Client: true}, time.Now().Add(-2*time.Hour), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.paths.clientStore().Save(pair.Cert, pair.Key); err != nil {
+		t.Fatal(err)
+	}
+	// As it is started by whoever knows of none of this.
+	o := JoinOptions{Dir: j.paths.Dir, Progress: io.Discard, Logger: slog.New(slog.DiscardHandler)}
+	_, err = Join(t.Context(), o)
+	if err == nil {
+		t.Fatal("a certificate that has ended is taken for good")
+	}
+	for _, want := range []string{`certificate of node "one" ended at 20`, "skiff token create", "skiff agent --token TOKEN --data-dir " + o.Dir} {
+		if !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q, without %q or in several lines", err, want)
+		}
+	}
+	o.Token = "zzzzzz.0123456789abcdef@" + s.token(t, time.Hour).CAHash
+	if _, err := Join(t.Context(), o); err == nil || !strings.Contains(err.Error(), "does not know the token") {
+		t.Errorf("with a token that is no use: %v", err)
+	}
+	o.Token = s.token(t, time.Hour).String()
+	n, err := Join(t.Context(), o)
+	if err != nil || n.NodeName != "one" || n.Server != j.Server || n.Bridge != j.Bridge {
+		t.Fatalf("with a new one: %+v, %v", n, err)
+	}
+	open(t, n, o.Dir).register(t)
 }
 
 // With kubeadm's token, and without any hash where that is asked for by name.

@@ -77,6 +77,8 @@ type NodeCredentials struct {
 	client, serving certificates.Store
 	// conns are those to the API server, which are made anew with a new certificate.
 	conns *connrotation.Dialer
+	// mend is what to do once the client's certificate has ended.
+	mend string
 	// clock says when that is; nil: the real one.
 	clock clock.WithTicker
 }
@@ -130,7 +132,7 @@ func (k *NodeCredentials) renewal(n *NodeConfig, client kubernetes.Interface, lo
 	if k.client != nil {
 		identity, err := certificates.New(certificates.Config{
 			Client: client, Store: k.client, Signer: certificatesv1.KubeAPIServerClientKubeletSignerName, Purpose: certificatesv1.UsageClientAuth,
-			Request: func() *x509.CertificateRequest { return own }, Renewed: k.conns.CloseAll, Settle: filesRead, Clock: k.clock, Logger: log,
+			Request: func() *x509.CertificateRequest { return own }, Renewed: k.conns.CloseAll, Settle: filesRead, Mend: k.mend, Clock: k.clock, Logger: log,
 		})
 		if err != nil {
 			return nil, err

@@ -1,6 +1,7 @@
 package certificates
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -8,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"math/big"
 	"net"
 	"os"
@@ -15,6 +17,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"k8s.io/client-go/kubernetes/fake"
+	clocktesting "k8s.io/utils/clock/testing"
 )
 
 // pair is a certificate that signs itself, with its key.
@@ -136,5 +141,35 @@ func TestDamagedStore(t *testing.T) {
 	}
 	if _, err := store.Load(); err == nil || errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), store.Path()) {
 		t.Errorf("%v, want one that names the file", err)
+	}
+}
+
+// While a certificate is good a renewal that fails is a warning; once it has ended, nothing but
+// joining again helps, and that is said.
+func TestEnded(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	store := Current{Dir: t.TempDir(), Name: "x"}
+	cert, key := pair(t, 1, now.Add(-time.Hour), now.Add(time.Hour))
+	if err := store.Save(cert, key); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	clk := clocktesting.NewFakeClock(now)
+	r, err := New(Config{
+		Client: fake.NewClientset(), Store: store, Request: func() *x509.CertificateRequest { return nil },
+		Mend: "join again", Clock: clk, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.failed(errors.New("no route"))
+	if got := log.String(); !strings.Contains(got, "level=WARN") || strings.Contains(got, "join again") {
+		t.Errorf("while it is good: %q", got)
+	}
+	log.Reset()
+	clk.Step(2 * time.Hour)
+	r.failed(errors.New("Unauthorized"))
+	if got := log.String(); !strings.Contains(got, "level=ERROR") || !strings.Contains(got, `mend="join again"`) || strings.Count(got, "\n") != 1 {
+		t.Errorf("once it has ended: %q", got)
 	}
 }

@@ -45,8 +45,10 @@ type Config struct {
 	// Renewed is told after each change, once whoever reads the files has had Settle to find it.
 	Renewed func()
 	Settle  time.Duration
-	Clock   clock.WithTicker
-	Logger  *slog.Logger
+	// Mend is what to do once the certificate has ended and can no longer be used to renew itself.
+	Mend   string
+	Clock  clock.WithTicker
+	Logger *slog.Logger
 }
 
 // Rotator keeps one certificate good.
@@ -99,7 +101,7 @@ func (r *Rotator) Run(ctx context.Context) error {
 				return nil
 			}
 			if err != nil {
-				r.cfg.Logger.Warn("renew certificate", "signer", r.cfg.Signer, "err", err)
+				r.failed(err)
 				wait, pause = pause, min(2*pause, retryMost)
 			} else {
 				pause = retry
@@ -116,6 +118,15 @@ func (r *Rotator) Run(ctx context.Context) error {
 		case <-timer.C():
 		}
 	}
+}
+
+// failed tells of a renewal that came to nothing.
+func (r *Rotator) failed(err error) {
+	if c := r.current.Load(); c != nil && r.cfg.Mend != "" && r.cfg.Clock.Now().After(c.Leaf.NotAfter) {
+		r.cfg.Logger.Error("the certificate has ended", "signer", r.cfg.Signer, "at", c.Leaf.NotAfter, "mend", r.cfg.Mend, "err", err)
+		return
+	}
+	r.cfg.Logger.Warn("renew certificate", "signer", r.cfg.Signer, "err", err)
 }
 
 // needs says whether the certificate is missing, due or for other names.
