@@ -19,6 +19,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/clock"
@@ -68,7 +69,7 @@ type Allocator struct {
 	caches   lookup.Caches
 	log      *slog.Logger
 	clock    clock.WithTicker
-	orphans  map[string]time.Time
+	orphans  map[types.UID]time.Time // addresses without Service, since when; the repair's
 }
 
 var services = schema.GroupResource{Resource: "services"}
@@ -99,7 +100,7 @@ func New(c Config) (*Allocator, error) {
 		caches:   c.Caches,
 		log:      c.Log,
 		clock:    c.Clock,
-		orphans:  map[string]time.Time{},
+		orphans:  map[types.UID]time.Time{},
 	}
 	a.ports = newNodePorts(c.Store, c.Prefix+"ranges/servicenodeports", c.NodePorts, a.portsInUse)
 	return a, nil

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/skiff-k8s/skiff/apiserver/cacher"
 	"github.com/skiff-k8s/skiff/apiserver/lookup"
@@ -42,6 +43,8 @@ func (a *Allocator) Run(ctx context.Context) error {
 // Repair makes one pass.
 func (a *Allocator) Repair(ctx context.Context) error {
 	// Allocations are read first: whatever a Service read afterwards holds was there by then.
+	// Services are read as the quorum has them: one that another server made, and that a cache
+	// without its watch does not know, must not lose what it holds.
 	objects, err := lookup.Resource(a.caches, ipAddresses)
 	if err != nil {
 		return err
@@ -50,7 +53,7 @@ func (a *Allocator) Repair(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list IPAddresses: %w", err)
 	}
-	all, err := lookup.CachedList[*corev1.Service](ctx, a.caches, services, "")
+	all, err := lookup.FreshList[*corev1.Service](ctx, a.caches, services, "")
 	if err != nil {
 		return fmt.Errorf("list Services: %w", err)
 	}
@@ -78,17 +81,18 @@ func (a *Allocator) Repair(ctx context.Context) error {
 		}
 	}
 	now := a.clock.Now()
-	seen := map[string]time.Time{}
+	seen := map[types.UID]time.Time{}
 	for _, ip := range ips {
 		if held[ip.Name] || ip.Labels[networkingv1.LabelManagedBy] != managedBy {
 			continue
 		}
-		first, ok := a.orphans[ip.Name]
+		// By UID: an address that was freed and taken anew begins anew.
+		first, ok := a.orphans[ip.UID]
 		if !ok {
 			first = now
 		}
 		if now.Sub(first) < orphanAge {
-			seen[ip.Name] = first
+			seen[ip.UID] = first
 			continue
 		}
 		a.log.Info("freeing cluster IP without Service", "ip", ip.Name)

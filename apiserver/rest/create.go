@@ -133,9 +133,15 @@ func (w *write) store(ctx context.Context, obj runtime.Object) (result, error) {
 		return result{}, err
 	}
 	res, err := w.storePrepared(ctx, obj)
-	finish(context.WithoutCancel(ctx), err == nil && !w.dryRun)
+	if !unknown(err) {
+		finish(context.WithoutCancel(ctx), err == nil && !w.dryRun)
+	}
 	return res, err
 }
+
+// unknown says whether an error leaves it open if the object was stored: then neither what
+// it holds (hooks) may be given to others, nor what it held before.
+func unknown(err error) bool { return apierrors.IsTimeout(err) }
 
 func (w *write) storePrepared(ctx context.Context, obj runtime.Object) (result, error) {
 	if err := w.prepareCreate(ctx, obj); err != nil {

@@ -127,6 +127,8 @@ func (w *write) update(ctx context.Context, create bool, pre cacher.Precondition
 		case apierrors.IsAlreadyExists(err) && t.created:
 			t.end(false)
 			continue // created by another meanwhile: update that
+		case unknown(err):
+			return result{}, err
 		}
 		t.end(false)
 		return result{}, err

@@ -7,8 +7,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Finish ends what a Begin function began; it is called exactly once. success false
-// undoes: the object was not stored, or a dry run.
+// Finish ends what a Begin function began. success false undoes: the object was not stored,
+// or a dry run. It is called once, or not at all where nobody knows whether the object was
+// stored (the store lost its leader): what was begun must then be kept, and mended later.
 type Finish func(ctx context.Context, success bool)
 
 // Hooks let a resource hold something outside its own object for as long as the

@@ -34,6 +34,7 @@ import (
 	"github.com/skiff-k8s/skiff/apiserver/reviews"
 	"github.com/skiff-k8s/skiff/apiserver/seams"
 	"github.com/skiff-k8s/skiff/apiserver/webhook"
+	"github.com/skiff-k8s/skiff/store"
 )
 
 // AdminToken is the bearer token of a user in system:masters on a Full server, UserToken
@@ -60,19 +61,44 @@ func Full(t testing.TB, change ...func(*apiserver.Config)) *Server {
 // FullOn is Full with these ranges of cluster IPs; none: 10.96.0.0/16.
 func FullOn(t testing.TB, serviceCIDRs []netip.Prefix, change ...func(*apiserver.Config)) *Server {
 	t.Helper()
-	if len(serviceCIDRs) == 0 {
-		serviceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
+	return FullWith(t, Options{ServiceCIDRs: serviceCIDRs}, change...)
+}
+
+// Options are what the servers of one cluster have in common, and in what they differ.
+type Options struct {
+	// Store nil: a new one in memory.
+	Store store.Store
+	// Key signs and verifies ServiceAccount tokens; nil: one of the server's own.
+	Key *ecdsa.PrivateKey
+	// ServiceCIDRs none: 10.96.0.0/16.
+	ServiceCIDRs []netip.Prefix
+	// Address is what the server advertises; none: 192.0.2.1.
+	Address netip.Addr
+}
+
+// FullWith is Full with options.
+func FullWith(t testing.TB, o Options, change ...func(*apiserver.Config)) *Server {
+	t.Helper()
+	if len(o.ServiceCIDRs) == 0 {
+		o.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
 	}
+	if !o.Address.IsValid() {
+		o.Address = netip.MustParseAddr("192.0.2.1")
+	}
+	serviceCIDRs, address := o.ServiceCIDRs, netip.AddrPortFrom(o.Address, 6443).String()
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	b := newBase(t)
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(err)
-	issuer, err := authn.NewIssuer(authn.IssuerConfig{Key: key, URL: "https://kubernetes.default.svc.cluster.local"})
+	b := newBase(t, o.Store)
+	var err error
+	if o.Key == nil {
+		o.Key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		must(err)
+	}
+	issuer, err := authn.NewIssuer(authn.IssuerConfig{Key: o.Key, URL: "https://kubernetes.default.svc.cluster.local"})
 	must(err)
 	users, err := authn.New(authn.Config{Issuer: issuer, Caches: b.caches, Bootstrap: true, Anonymous: true, Tokens: map[string]user.Info{
 		AdminToken: &user.DefaultInfo{Name: "kubernetes-admin", Groups: []string{user.SystemPrivilegedGroup}},
@@ -87,7 +113,7 @@ func FullOn(t testing.TB, serviceCIDRs []netip.Prefix, change ...func(*apiserver
 	must(err)
 	objects, err := bootstrap.New(bootstrap.Config{Caches: b.caches, Store: b.store,
 		ServiceCIDRs:     serviceCIDRs,
-		AdvertiseAddress: netip.MustParseAddr("192.0.2.1"), Port: 6443})
+		AdvertiseAddress: o.Address, Port: 6443})
 	must(err)
 	var s *Server
 	caller := webhook.New(b.caches)
@@ -102,7 +128,7 @@ func FullOn(t testing.TB, serviceCIDRs []netip.Prefix, change ...func(*apiserver
 	must(err)
 	endpoints = append(endpoints, binding.Endpoints(b.caches, clock.RealClock{})...)
 	endpoints = append(endpoints, eviction.Endpoint(b.caches, clock.RealClock{}))
-	discovery, err := issuer.Discovery("192.0.2.1:6443", "")
+	discovery, err := issuer.Discovery(address, "")
 	must(err)
 	others, err := aggregator.New(aggregator.Config{Caches: b.caches})
 	must(err)
@@ -111,7 +137,7 @@ func FullOn(t testing.TB, serviceCIDRs []netip.Prefix, change ...func(*apiserver
 	s = b.serve(t, append([]func(*apiserver.Config){func(c *apiserver.Config) {
 		c.Authenticator, c.Authorizer, c.Admission, c.Endpoints = users, rights, plugins, endpoints
 		c.Paths = map[string]http.Handler{authn.OpenIDConfigPath: discovery, authn.JWKSPath: discovery}
-		c.Aggregate, c.ServerAddress = others.Wrap, "192.0.2.1:6443"
+		c.Aggregate, c.ServerAddress = others.Wrap, address
 		c.Flow = flow
 		c.Checks = []apiserver.Check{{Name: "rbac", Run: rights.WaitReady}}
 		c.Hooks = []seams.Hooks{allocator.Hooks(), crd.Hooks(clock.RealClock{})}
@@ -120,8 +146,8 @@ func FullOn(t testing.TB, serviceCIDRs []netip.Prefix, change ...func(*apiserver
 	must(err)
 	registrar, err := aggregator.NewRegistrar(aggregator.RegistrarConfig{Caches: b.caches, Served: s.Registry()})
 	must(err)
-	run(t, rights, allocator, definitions, others, flow)
-	run(t, objects, registrar)
+	b.run(t, rights, allocator, definitions, others, flow)
+	b.run(t, objects, registrar)
 	k, err := kubernetes.NewForConfig(s.Admin())
 	must(err)
 	must(objects.WaitReady(t.Context()))

@@ -2,13 +2,16 @@
 // in-memory store, for tests.
 //
 // New is the bare server, on which everybody may do everything; Full is one as clusters
-// have it. Both check at their end that nobody changed a shared object.
+// have it; several of FullWith on one store are the servers of one cluster. All check at
+// their end that nobody changed a shared object.
 package servertest
 
 import (
 	"bytes"
 	"context"
 	"net/http/httptest"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,7 +31,12 @@ type Server struct {
 	URL    string
 	Caches *cacher.Caches
 	Store  store.Store
+	stop   func()
 }
+
+// Stop ends the server and all of its parts before the test ends, in the order of a process
+// that is told to: what it had in work is broken off.
+func (s *Server) Stop() { s.stop() }
 
 // Config is a client configuration without credentials.
 func (s *Server) Config() *rest.Config {
@@ -38,7 +46,7 @@ func (s *Server) Config() *rest.Config {
 // New starts a server that ends with the test. change may adapt its configuration.
 func New(t testing.TB, change ...func(*apiserver.Config)) *Server {
 	t.Helper()
-	return newBase(t).serve(t, change...)
+	return newBase(t, nil).serve(t, change...)
 }
 
 // base is what a server is put on.
@@ -46,13 +54,20 @@ type base struct {
 	store  store.Store
 	scheme *runtime.Scheme
 	caches *cacher.Caches
+
+	mu   sync.Mutex
+	ends []func() // in the order of the starts
 }
 
 type runner interface{ Run(context.Context) error }
 
-func newBase(t testing.TB) *base {
+// newBase makes caches over a store, or over a new one in memory.
+func newBase(t testing.TB, s store.Store) *base {
 	t.Helper()
-	b := &base{store: mem.New(mem.Config{}), scheme: builtin.Scheme()}
+	if s == nil {
+		s = mem.New(mem.Config{})
+	}
+	b := &base{store: s, scheme: builtin.Scheme()}
 	var err error
 	if b.caches, err = cacher.New(cacher.Config{Store: b.store, Scheme: b.scheme}); err != nil {
 		t.Fatal(err)
@@ -60,18 +75,36 @@ func newBase(t testing.TB) *base {
 	if err := apiserver.AddStorage(b.caches, builtin.Resources()); err != nil {
 		t.Fatal(err)
 	}
-	run(t, b.caches)
+	t.Cleanup(b.stop)
+	b.run(t, b.caches)
 	<-b.caches.Ready()
 	return b
 }
 
-// run runs components until the test ends; those run last are ended first.
-func run(t testing.TB, components ...runner) {
+// stop ends what runs, the last first.
+func (b *base) stop() {
+	b.mu.Lock()
+	ends := b.ends
+	b.ends = nil
+	b.mu.Unlock()
+	for _, end := range slices.Backward(ends) {
+		end()
+	}
+}
+
+func (b *base) onStop(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ends = append(b.ends, f)
+}
+
+// run runs components until the server stops; those run last are ended first.
+func (b *base) run(t testing.TB, components ...runner) {
 	for _, c := range components {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- c.Run(ctx) }()
-		t.Cleanup(func() {
+		b.onStop(func() {
 			cancel()
 			select {
 			case err := <-done:
@@ -96,12 +129,12 @@ func (b *base) serve(t testing.TB, change ...func(*apiserver.Config)) *Server {
 		t.Fatal(err)
 	}
 	h := httptest.NewServer(srv)
-	t.Cleanup(func() {
+	b.onStop(func() {
 		h.CloseClientConnections()
 		h.Close()
 		b.unchanged(t)
 	})
-	return &Server{Server: srv, URL: h.URL, Caches: b.caches, Store: b.store}
+	return &Server{Server: srv, URL: h.URL, Caches: b.caches, Store: b.store, stop: b.stop}
 }
 
 type protoMessage interface{ Marshal() ([]byte, error) }
