@@ -1,6 +1,6 @@
 // Package procfs reads what the kernel accounts to processes and to the machine.
 //
-// Owns: the parsing of /proc. Must not: know whose processes they are.
+// Owns: the parsing of /proc, processes' clocks. Must not: know whose processes they are.
 package procfs
 
 import (
@@ -9,27 +9,43 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // clockTicks per second: USER_HZ, 100 on every Linux that Go runs on.
 const clockTicks = 100
 
-// CPU is the CPU time in seconds that a process has used, ended children left out.
+// CPU is the CPU time in seconds that a process has used, ended children left out. Its clock
+// (clock_getcpuclockid(3)) counts nanoseconds, where /proc has hundredths of a second.
 func CPU(pid int) (float64, error) {
-	f, err := stat(pid)
-	if err != nil {
-		return 0, err
+	const (
+		scheduled = 2       // CPUCLOCK_SCHED
+		maxPID    = 1 << 22 // PID_MAX_LIMIT
+	)
+	var ts unix.Timespec
+	if pid < 1 || pid > maxPID {
+		return 0, fmt.Errorf("read CPU time of process %d: there is no such process", pid)
 	}
-	return ticks(f[11], f[12])
+	if err := unix.ClockGettime(int32(^pid<<3|scheduled), &ts); err != nil {
+		return 0, fmt.Errorf("read CPU time of process %d: %w", pid, err)
+	}
+	return float64(ts.Nano()) / 1e9, nil
 }
 
-// Family is the CPU time of a process and of all its children that ended and were waited for.
+// Family is the CPU time of a process and of all its children that ended and were waited for;
+// of these, to a hundredth of a second.
 func Family(pid int) (float64, error) {
+	own, err := CPU(pid)
+	if err != nil {
+		return 0, err
+	}
 	f, err := stat(pid)
 	if err != nil {
 		return 0, err
 	}
-	return ticks(f[11], f[12], f[13], f[14])
+	ended, err := ticks(f[13], f[14])
+	return own + ended, err
 }
 
 // stat is the fields of /proc/PID/stat from the state on.
