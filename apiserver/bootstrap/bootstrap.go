@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -42,6 +43,15 @@ type Config struct {
 	// AdvertiseAddress and Port are where this API server is reached.
 	AdvertiseAddress netip.Addr
 	Port             int32
+	// Hostname makes the identity that the server has in the cluster; empty: it has none.
+	Hostname string
+	// Endpoints is how the servers' addresses are kept; empty: Leased. Servers is how many
+	// there are, for Counted; 0: one.
+	Endpoints Reconciler
+	Servers   int
+	// Serving blocks until this server takes requests: clients are led to it from then on.
+	// nil: it does so already.
+	Serving func(ctx context.Context) error
 	// Policy is kept beside the standard one.
 	Policy Policy
 	// ClientCA and RequestHeaderCA are published for extension API servers, as PEM; either may be nil.
@@ -55,8 +65,14 @@ type Config struct {
 type Bootstrap struct {
 	Config
 	endpoints *endpoints
+	identity  *identity
 	ready     chan struct{}
 	once      sync.Once
+
+	mu        sync.Mutex // of what is announced
+	serving   bool
+	left      bool
+	collected time.Time // when Leases of others were looked through
 }
 
 // New builds a Bootstrap.
@@ -68,7 +84,13 @@ func New(c Config) (*Bootstrap, error) {
 		return nil, errors.New("bootstrap: at least one service CIDR is needed")
 	case !c.AdvertiseAddress.IsValid() || c.Port == 0:
 		return nil, errors.New("bootstrap: the API server's address and port must be set")
+	case c.Endpoints != "" && !slices.Contains(Reconcilers, c.Endpoints):
+		return nil, fmt.Errorf("bootstrap: there are no endpoints of kind %q", c.Endpoints)
 	}
+	if c.Endpoints == "" {
+		c.Endpoints = Leased
+	}
+	c.Servers = max(c.Servers, 1)
 	if c.Prefix == "" {
 		c.Prefix = "/registry/"
 	}
@@ -78,8 +100,9 @@ func New(c Config) (*Bootstrap, error) {
 	if c.Clock == nil {
 		c.Clock = clock.RealClock{}
 	}
-	b := &Bootstrap{Config: c, ready: make(chan struct{})}
-	b.endpoints = &endpoints{b: b}
+	b := &Bootstrap{Config: c, ready: make(chan struct{}), serving: c.Serving == nil}
+	b.endpoints = newEndpoints(b)
+	b.identity = newIdentity(b)
 	return b, nil
 }
 
@@ -106,17 +129,88 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	}
 	b.once.Do(func() { close(b.ready) })
 
+	serving := make(chan struct{})
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if b.Serving != nil {
+		b.retract(ctx)
+		waiting.Go(func() {
+			if b.Serving(ctx) == nil {
+				close(serving)
+			}
+		})
+	}
 	tick := b.Clock.NewTicker(heartbeat)
 	defer tick.Stop()
 	for {
+		var err error
 		select {
 		case <-ctx.Done():
-			return b.endpoints.leave(context.WithoutCancel(ctx))
+			b.Leave(context.WithoutCancel(ctx))
+			return nil
+		case <-serving:
+			serving = nil
+			b.mu.Lock()
+			b.serving = true
+			b.mu.Unlock()
+			err = b.announce(ctx)
 		case <-tick.C():
+			err = b.keep(ctx)
 		}
-		if err := b.keep(ctx); err != nil && ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil {
 			b.Log.Warn("keep the cluster's standard objects", "err", err)
 		}
+	}
+}
+
+// retract takes away what a process that ended without notice has left: nobody is led here
+// before requests are served. Where this is the only server nothing is gained by that.
+func (b *Bootstrap) retract(ctx context.Context) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.left {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, leaveTime)
+	defer cancel()
+	if err := b.endpoints.withdraw(ctx, false); err != nil {
+		b.Log.Debug("did not take away the address of the process before", "err", err)
+	}
+}
+
+// announce says that this API server is there, once it serves and until it leaves.
+func (b *Bootstrap) announce(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.serving || b.left {
+		return nil
+	}
+	errs := []error{b.endpoints.announce(ctx), b.identity.announce(ctx)}
+	if now := b.Clock.Now(); now.Sub(b.collected) >= identityTime && b.Hostname != "" {
+		b.collected = now
+		errs = append(errs, b.identity.collect(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+// leaveTime bounds how long the end waits for the store.
+const leaveTime = 2 * time.Second
+
+// Leave takes this API server out of the endpoints, for good: it is about to end, and clients
+// are to stop coming before it is gone. What does not succeed runs out by itself.
+func (b *Bootstrap) Leave(ctx context.Context) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.left {
+		return
+	}
+	b.left = true
+	ctx, cancel := context.WithTimeout(ctx, leaveTime)
+	defer cancel()
+	if err := errors.Join(b.endpoints.withdraw(ctx, true), b.identity.withdraw(ctx)); err != nil {
+		b.Log.Info("did not take this API server out of the kubernetes endpoints", "err", err)
 	}
 }
 
@@ -155,7 +249,7 @@ func (b *Bootstrap) keep(ctx context.Context) error {
 		b.ensureService(ctx),
 		b.publishAuthentication(ctx),
 		b.ensureFairness(ctx),
-		b.endpoints.sync(ctx),
+		b.announce(ctx),
 	)
 }
 
@@ -184,7 +278,7 @@ func (b *Bootstrap) Ensure(ctx context.Context) error {
 		if err := b.ensureService(ctx); err != nil {
 			return err
 		}
-		return b.endpoints.sync(ctx)
+		return b.announce(ctx)
 	})
 	g.Go(func() error { return b.publishAuthentication(ctx) })
 	g.Go(func() error { return b.trackTokens(ctx) })

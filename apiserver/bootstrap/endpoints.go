@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	netutils "k8s.io/utils/net"
 
 	"github.com/skiff-k8s/skiff/api"
 	"github.com/skiff-k8s/skiff/apiserver/cacher"
@@ -23,118 +22,73 @@ import (
 	"github.com/skiff-k8s/skiff/store"
 )
 
-// endpoints keeps the addresses of all API servers behind the `kubernetes` Service. Each
-// says that it is there by a key with a time to live under /registry/masterleases, as
-// upstream's do, and writes down whom it sees.
+// Reconciler says how the API servers of a cluster keep their addresses behind the
+// `kubernetes` Service. Names are upstream's, and all servers of a cluster use the same.
+type Reconciler string
+
+const (
+	// Leased is the default: each server has a key with a time to live.
+	Leased Reconciler = "lease"
+	// Counted: each server adds itself, and takes others out beyond a number. Deprecated upstream.
+	Counted Reconciler = "master-count"
+	// Unkept: somebody else sees to it.
+	Unkept Reconciler = "none"
+)
+
+// Reconcilers are all of them.
+var Reconcilers = []Reconciler{Leased, Counted, Unkept}
+
+// endpoints keeps the addresses of all API servers behind the `kubernetes` Service.
 type endpoints struct {
-	b *Bootstrap
+	b     *Bootstrap
+	lease *presence // of Leased
 }
 
-// leaseTime is how long an API server counts after its last heartbeat.
-const leaseTime = 15 * time.Second
+func newEndpoints(b *Bootstrap) *endpoints {
+	e := &endpoints{b: b}
+	e.lease = &presence{store: b.Store, key: e.prefix() + e.own(), fill: func(o *corev1.Endpoints) {
+		o.Subsets = []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: e.own()}}}}
+	}}
+	return e
+}
 
 func (e *endpoints) prefix() string { return e.b.Prefix + "masterleases/" }
 
-// sync makes a heartbeat and writes down who is there.
-func (e *endpoints) sync(ctx context.Context) error {
-	if err := e.beat(ctx); err != nil {
+func (e *endpoints) own() string { return e.b.AdvertiseAddress.String() }
+
+// announce says that this API server is there and writes down who is.
+func (e *endpoints) announce(ctx context.Context) error {
+	switch e.b.Endpoints {
+	case Unkept:
+		return nil
+	case Counted:
+		return e.write(ctx, true, func(have []corev1.EndpointSubset) []corev1.EndpointSubset {
+			return counted(have, e.own(), e.port(), e.b.Servers)
+		})
+	}
+	if err := e.lease.beat(ctx); err != nil {
 		return fmt.Errorf("renew the API server's lease: %w", err)
 	}
-	return e.reconcile(ctx, false)
+	return e.writeLeased(ctx, false)
 }
 
-// leave takes this API server out, so that clients stop coming before it is gone.
-func (e *endpoints) leave(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	err := func() error {
-		key := e.prefix() + e.b.AdvertiseAddress.String()
-		for range 3 {
-			kv, _, err := e.b.Store.Get(ctx, key)
-			if errors.Is(err, store.ErrNotFound) {
-				break
-			}
-			if err != nil {
-				return err
-			}
-			_, err = e.b.Store.Delete(ctx, key, kv.ModRevision)
-			var conflict *store.ConflictError
-			if err == nil {
-				break
-			}
-			if !errors.As(err, &conflict) {
-				return err
-			}
-		}
-		return e.reconcile(ctx, true)
-	}()
-	if err != nil {
-		// The lease runs out by itself.
-		e.b.Log.Info("did not take this API server out of the kubernetes endpoints", "err", err)
+// withdraw takes this API server out, so that clients stop coming. last: it is about to end.
+func (e *endpoints) withdraw(ctx context.Context, last bool) error {
+	switch e.b.Endpoints {
+	case Unkept:
+		return nil
+	case Counted:
+		return e.write(ctx, false, func(have []corev1.EndpointSubset) []corev1.EndpointSubset {
+			return without(have, e.own())
+		})
 	}
-	return nil
+	if err := e.lease.drop(ctx); err != nil {
+		return fmt.Errorf("drop the API server's lease: %w", err)
+	}
+	return e.writeLeased(ctx, last)
 }
 
-func (e *endpoints) beat(ctx context.Context) error {
-	key := e.prefix() + e.b.AdvertiseAddress.String()
-	kv, _, err := e.b.Store.Get(ctx, key)
-	missing := errors.Is(err, store.ErrNotFound)
-	if err != nil && !missing {
-		return err
-	}
-	for range 3 {
-		var generation int64
-		if !missing {
-			if old, err := decodeLease(kv.Value); err == nil {
-				generation = old.Generation
-			}
-		}
-		// The generation makes each heartbeat another value, without which no lease would be renewed.
-		value, err := encodeLease(e.b.AdvertiseAddress, generation+1)
-		if err != nil {
-			return err
-		}
-		if missing {
-			_, err = e.b.Store.Create(ctx, key, value, leaseTime)
-			var exists *store.ExistsError
-			if !errors.As(err, &exists) {
-				return err
-			}
-			kv, missing = exists.Current, false
-			continue
-		}
-		_, err = e.b.Store.Update(ctx, key, value, kv.ModRevision, leaseTime)
-		var conflict *store.ConflictError
-		if !errors.As(err, &conflict) {
-			return err
-		}
-		kv, missing = conflict.Current, conflict.Missing
-	}
-	return errors.New("the lease changes too often: do two API servers advertise one address?")
-}
-
-// present are the addresses of all API servers that are there.
-func (e *endpoints) present(ctx context.Context) ([]netip.Addr, error) {
-	page, err := e.b.Store.List(ctx, e.prefix(), store.ListOptions{KeysOnly: true})
-	if err != nil {
-		return nil, fmt.Errorf("list the API servers' leases: %w", err)
-	}
-	var ips []netip.Addr
-	for _, kv := range page.KVs {
-		if ip, err := netip.ParseAddr(strings.TrimPrefix(kv.Key, e.prefix())); err == nil {
-			ips = append(ips, ip)
-		}
-	}
-	slices.SortFunc(ips, netip.Addr.Compare)
-	return ips, nil
-}
-
-var (
-	endpointsResource = schema.GroupResource{Resource: "endpoints"}
-	slicesResource    = schema.GroupResource{Group: discoveryv1.GroupName, Resource: "endpointslices"}
-)
-
-func (e *endpoints) reconcile(ctx context.Context, leaving bool) error {
+func (e *endpoints) writeLeased(ctx context.Context, leaving bool) error {
 	ips, err := e.present(ctx)
 	if err != nil {
 		return err
@@ -142,11 +96,138 @@ func (e *endpoints) reconcile(ctx context.Context, leaving bool) error {
 	if len(ips) == 0 && !leaving {
 		return errors.New("no API server has a lease: the kubernetes endpoints stay as they are")
 	}
-	ep := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{
+	return e.write(ctx, !leaving, func(have []corev1.EndpointSubset) []corev1.EndpointSubset {
+		return leased(have, ips, e.port())
+	})
+}
+
+// present are the addresses of all API servers that are there, in lexical order.
+func (e *endpoints) present(ctx context.Context) ([]string, error) {
+	page, err := e.b.Store.List(ctx, e.prefix(), store.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list the API servers' leases: %w", err)
+	}
+	var ips []string
+	for _, kv := range page.KVs {
+		o, err := decodePresence(kv.Value)
+		if err != nil {
+			e.b.Log.Warn("an API server's lease is not readable", "key", kv.Key, "err", err)
+			continue
+		}
+		if len(o.Subsets) > 0 && len(o.Subsets[0].Addresses) > 0 && o.Subsets[0].Addresses[0].IP != "" {
+			ips = append(ips, o.Subsets[0].Addresses[0].IP)
+		}
+	}
+	slices.Sort(ips)
+	return slices.Compact(ips), nil
+}
+
+func (e *endpoints) port() corev1.EndpointPort {
+	return corev1.EndpointPort{Name: "https", Port: e.b.Port, Protocol: corev1.ProtocolTCP}
+}
+
+func addresses(subsets []corev1.EndpointSubset) []string {
+	var ips []string
+	for _, s := range subsets {
+		for _, a := range s.Addresses {
+			ips = append(ips, a.IP)
+		}
+	}
+	return ips
+}
+
+// subset is what holds these addresses; none: nothing does.
+func subset(ips []string, ports []corev1.EndpointPort) []corev1.EndpointSubset {
+	if len(ips) == 0 {
+		return nil
+	}
+	s := corev1.EndpointSubset{Ports: ports}
+	for _, ip := range ips {
+		s.Addresses = append(s.Addresses, corev1.EndpointAddress{IP: ip})
+	}
+	return []corev1.EndpointSubset{s}
+}
+
+// leased are the subsets with the addresses of those who have a lease. Servers must not
+// undo each other's work: the order of addresses, which differs between upstream and us, and
+// the port, which each server knows of itself alone, stay as they are.
+func leased(have []corev1.EndpointSubset, ips []string, port corev1.EndpointPort) []corev1.EndpointSubset {
+	if len(have) != 1 || len(have[0].NotReadyAddresses) > 0 {
+		return subset(ips, []corev1.EndpointPort{port})
+	}
+	if now := slices.Sorted(slices.Values(addresses(have))); slices.Equal(now, ips) {
+		return have
+	}
+	return subset(ips, have[0].Ports)
+}
+
+// counted are the subsets with a server added, and those after it, in a circle, taken out
+// until there are as many as there should be.
+func counted(have []corev1.EndpointSubset, own string, port corev1.EndpointPort, servers int) []corev1.EndpointSubset {
+	if len(have) != 1 {
+		return subset([]string{own}, []corev1.EndpointPort{port})
+	}
+	ips := addresses(have)
+	if slices.Contains(ips, own) && len(ips) <= servers {
+		return have
+	}
+	ips = append(ips, own)
+	slices.Sort(ips)
+	ips = slices.Compact(ips)
+	for len(ips) > servers {
+		next := (slices.Index(ips, own) + 1) % len(ips)
+		ips = slices.Delete(ips, next, next+1)
+	}
+	return subset(ips, have[0].Ports)
+}
+
+func without(have []corev1.EndpointSubset, own string) []corev1.EndpointSubset {
+	ips := addresses(have)
+	if len(have) == 0 || !slices.Contains(ips, own) {
+		return have
+	}
+	return subset(slices.DeleteFunc(ips, func(ip string) bool { return ip == own }), have[0].Ports)
+}
+
+var (
+	endpointsResource = schema.GroupResource{Resource: "endpoints"}
+	slicesResource    = schema.GroupResource{Group: discoveryv1.GroupName, Resource: "endpointslices"}
+)
+
+// write stores what next makes of the subsets that there are, and the slice that follows
+// from them. create: also where there is no Endpoints object.
+func (e *endpoints) write(ctx context.Context, create bool, next func(have []corev1.EndpointSubset) []corev1.EndpointSubset) error {
+	var subsets []corev1.EndpointSubset
+	fresh := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{
 		Namespace: metav1.NamespaceDefault, Name: serviceName, Labels: map[string]string{discoveryv1.LabelSkipMirror: "true"},
 	}}
-	ready := true
-	tcp, name, port := corev1.ProtocolTCP, "https", e.b.Port
+	fresh.Subsets = next(nil)
+	gone := true
+	err := e.put(ctx, endpointsResource, create, fresh, func(have runtime.Object) (api.Object, bool) {
+		h := have.(*corev1.Endpoints)
+		gone, subsets = false, next(h.Subsets)
+		if apiequality.Semantic.DeepEqual(h.Subsets, subsets) && h.Labels[discoveryv1.LabelSkipMirror] == "true" {
+			return nil, false
+		}
+		n := h.DeepCopy()
+		n.Subsets = subsets
+		metav1.SetMetaDataLabel(&n.ObjectMeta, discoveryv1.LabelSkipMirror, "true")
+		return n, true
+	})
+	if err != nil {
+		return fmt.Errorf("write Endpoints %s: %w", serviceName, err)
+	}
+	if gone {
+		if !create {
+			return nil
+		}
+		subsets = fresh.Subsets
+	}
+	return e.writeSlice(ctx, sliceOf(subsets))
+}
+
+// sliceOf is the EndpointSlice that says the same.
+func sliceOf(subsets []corev1.EndpointSubset) *discoveryv1.EndpointSlice {
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: metav1.NamespaceDefault, Name: serviceName, Generation: 1, Labels: map[string]string{discoveryv1.LabelServiceName: serviceName},
@@ -154,64 +235,78 @@ func (e *endpoints) reconcile(ctx context.Context, leaving bool) error {
 		AddressType: discoveryv1.AddressTypeIPv4,
 		Endpoints:   []discoveryv1.Endpoint{},
 	}
-	if len(ips) > 0 {
-		subset := corev1.EndpointSubset{Ports: []corev1.EndpointPort{{Name: name, Port: port, Protocol: tcp}}}
-		for _, ip := range ips {
-			subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{IP: ip.String()})
+	ips := addresses(subsets)
+	if len(ips) > 0 && !slices.ContainsFunc(ips, func(ip string) bool { return !netutils.IsIPv6String(ip) }) {
+		slice.AddressType = discoveryv1.AddressTypeIPv6
+	}
+	ready := true
+	for _, ip := range ips {
+		if netutils.IsIPv6String(ip) == (slice.AddressType == discoveryv1.AddressTypeIPv6) {
 			slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-				Addresses: []string{ip.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+				Addresses: []string{ip}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
 			})
 		}
-		ep.Subsets = []corev1.EndpointSubset{subset}
-		slice.Ports = []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &tcp}}
-		if ips[0].Is6() {
-			slice.AddressType = discoveryv1.AddressTypeIPv6
+	}
+	if len(subsets) > 0 {
+		for _, p := range subsets[0].Ports {
+			slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: &p.Name, Port: &p.Port, Protocol: &p.Protocol})
 		}
 	}
-	if err := e.put(ctx, endpointsResource, ep, func(have runtime.Object) (api.Object, bool) {
-		h := have.(*corev1.Endpoints)
-		if apiequality.Semantic.DeepEqual(h.Subsets, ep.Subsets) && h.Labels[discoveryv1.LabelSkipMirror] == "true" {
-			return nil, false
-		}
-		n := h.DeepCopy()
-		n.Subsets = ep.Subsets
-		metav1.SetMetaDataLabel(&n.ObjectMeta, discoveryv1.LabelSkipMirror, "true")
-		return n, true
-	}); err != nil {
-		return fmt.Errorf("write Endpoints %s: %w", serviceName, err)
-	}
-	if err := e.put(ctx, slicesResource, slice, func(have runtime.Object) (api.Object, bool) {
+	return slice
+}
+
+func (e *endpoints) writeSlice(ctx context.Context, slice *discoveryv1.EndpointSlice) error {
+	otherType := false
+	change := func(have runtime.Object) (api.Object, bool) {
 		h := have.(*discoveryv1.EndpointSlice)
+		if otherType = h.AddressType != slice.AddressType; otherType {
+			return nil, false
+		}
 		if apiequality.Semantic.DeepEqual(h.Endpoints, slice.Endpoints) && apiequality.Semantic.DeepEqual(h.Ports, slice.Ports) &&
-			h.Labels[discoveryv1.LabelServiceName] == serviceName {
+			apiequality.Semantic.DeepEqual(h.Labels, slice.Labels) {
 			return nil, false
 		}
 		n := h.DeepCopy()
-		n.Endpoints, n.Ports = slice.Endpoints, slice.Ports
-		metav1.SetMetaDataLabel(&n.ObjectMeta, discoveryv1.LabelServiceName, serviceName)
+		n.Endpoints, n.Ports, n.Labels = slice.Endpoints, slice.Ports, slice.Labels
 		n.Generation++
 		return n, true
-	}); err != nil {
+	}
+	err := e.put(ctx, slicesResource, true, slice.DeepCopy(), change)
+	if err == nil && otherType { // which cannot be changed
+		if err = e.remove(ctx, slicesResource); err == nil {
+			err = e.put(ctx, slicesResource, true, slice, change)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("write EndpointSlice %s: %w", serviceName, err)
 	}
 	return nil
 }
 
-// put creates an object or changes it where change says so.
-func (e *endpoints) put(ctx context.Context, gr schema.GroupResource, want api.Object, change func(have runtime.Object) (api.Object, bool)) error {
+func (e *endpoints) remove(ctx context.Context, gr schema.GroupResource) error {
+	r, err := lookup.Resource(e.b.Caches, gr)
+	if err != nil {
+		return err
+	}
+	if _, err := r.Delete(ctx, metav1.NamespaceDefault, serviceName, cacher.Preconditions{}, nil); !apierrors.IsNotFound(err) {
+		return err
+	}
+	return nil
+}
+
+// put creates an object, if create says so, or changes it where change does.
+func (e *endpoints) put(ctx context.Context, gr schema.GroupResource, create bool, want api.Object, change func(have runtime.Object) (api.Object, bool)) error {
 	r, err := lookup.Resource(e.b.Caches, gr)
 	if err != nil {
 		return err
 	}
 	current, err := r.Get(ctx, want.GetNamespace(), want.GetName(), "0")
-	if apierrors.IsNotFound(err) {
-		return e.b.create(ctx, r, want)
-	}
-	if err != nil {
+	if err == nil {
+		if _, differs := change(current.Runtime()); !differs {
+			return nil
+		}
+	} else if !apierrors.IsNotFound(err) {
 		return err
-	}
-	if _, differs := change(current.Runtime()); !differs {
-		return nil
 	}
 	_, err = r.Update(ctx, want.GetNamespace(), want.GetName(), false, cacher.Preconditions{},
 		func(o cacher.Object) (runtime.Object, time.Duration, error) {
@@ -221,42 +316,13 @@ func (e *endpoints) put(ctx context.Context, gr schema.GroupResource, want api.O
 			}
 			return next, 0, nil
 		})
-	if errors.Is(err, errNothing) {
+	switch {
+	case errors.Is(err, errNothing):
+		return nil
+	case !apierrors.IsNotFound(err):
+		return err
+	case !create:
 		return nil
 	}
-	return err
-}
-
-// A lease is an Endpoints object, encoded as upstream's.
-
-func encodeLease(ip netip.Addr, generation int64) ([]byte, error) {
-	raw, err := (&corev1.Endpoints{
-		ObjectMeta: metav1.ObjectMeta{Generation: generation},
-		Subsets:    []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: ip.String()}}}},
-	}).Marshal()
-	if err != nil {
-		return nil, fmt.Errorf("encode lease: %w", err)
-	}
-	u := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: "Endpoints"}, Raw: raw}
-	b, err := u.Marshal()
-	if err != nil {
-		return nil, fmt.Errorf("encode lease: %w", err)
-	}
-	return append([]byte("k8s\x00"), b...), nil
-}
-
-func decodeLease(b []byte) (*corev1.Endpoints, error) {
-	rest, ok := strings.CutPrefix(string(b), "k8s\x00")
-	if !ok {
-		return nil, errors.New("decode lease: not protobuf")
-	}
-	var u runtime.Unknown
-	if err := u.Unmarshal([]byte(rest)); err != nil {
-		return nil, fmt.Errorf("decode lease: %w", err)
-	}
-	e := &corev1.Endpoints{}
-	if err := e.Unmarshal(u.Raw); err != nil {
-		return nil, fmt.Errorf("decode lease: %w", err)
-	}
-	return e, nil
+	return e.b.create(ctx, r, want)
 }
