@@ -26,8 +26,8 @@ type healthPort struct {
 
 // healthOf decides which a Service has here. Pure.
 func healthOf(svc *corev1.Service, slices []*discoveryv1.EndpointSlice, node string) (out []healthPort) {
-	if skip(svc) || svc.Spec.Type != corev1.ServiceTypeLoadBalancer || svc.Spec.HealthCheckNodePort == 0 ||
-		svc.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
+	port := healthPortOf(svc)
+	if skip(svc) || port == 0 {
 		return nil
 	}
 	clusterIPs := svc.Spec.ClusterIPs
@@ -39,7 +39,7 @@ func healthOf(svc *corev1.Service, slices []*discoveryv1.EndpointSlice, node str
 		if err != nil {
 			continue
 		}
-		h := healthPort{v6: a.Unmap().Is6(), port: uint16(svc.Spec.HealthCheckNodePort)}
+		h := healthPort{v6: a.Unmap().Is6(), port: port}
 		seen := map[string]bool{}
 		for _, s := range slices {
 			if (s.AddressType == discoveryv1.AddressTypeIPv6) != h.v6 || len(s.Ports) == 0 {
@@ -199,4 +199,12 @@ func (h *healthPorts) handler(k healthKey) http.Handler {
 		fmt.Fprintf(w, "{\n\t\"service\": {\n\t\t\"namespace\": %q,\n\t\t\"name\": %q\n\t},\n\t\"localEndpoints\": %d,\n\t\"serviceProxyHealthy\": %v\n}",
 			namespace, name, local, healthy)
 	})
+}
+
+// healthPortOf is the port that a Service's health is served at; 0: none.
+func healthPortOf(svc *corev1.Service) uint16 {
+	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || svc.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal {
+		return 0
+	}
+	return uint16(svc.Spec.HealthCheckNodePort)
 }

@@ -18,6 +18,8 @@ type Port struct {
 	Protocol uint8 // IP protocol number
 	Port     uint16
 	NodePort uint16 // 0: none
+	// HealthPort is where the Service's health is served, which rules may have to let in; 0: none.
+	HealthPort uint16
 	// ClusterIP is reached from inside; ExternalIPs and LoadBalancerIPs from anywhere.
 	ClusterIP                    netip.Addr
 	ExternalIPs, LoadBalancerIPs []netip.Addr
@@ -110,6 +112,7 @@ func ports(svc *corev1.Service, slices []*discoveryv1.EndpointSlice, here where)
 			ExternalLocal: svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		}
 		base.ExternalIPs = addrs(svc.Spec.ExternalIPs, base.V6)
+		base.HealthPort = healthPortOf(svc)
 		base.LoadBalancerIPs = vips(svc, base.V6)
 		if len(base.LoadBalancerIPs) > 0 {
 			base.Sources = sources(svc.Spec.LoadBalancerSourceRanges, base.V6)

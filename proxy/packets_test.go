@@ -26,7 +26,9 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/skiff-k8s/skiff/apiserver/servertest"
+	tool "github.com/skiff-k8s/skiff/host/iptables"
 	"github.com/skiff-k8s/skiff/proxy"
+	"github.com/skiff-k8s/skiff/proxy/iptables"
 	"github.com/skiff-k8s/skiff/proxy/nftables"
 	"github.com/skiff-k8s/skiff/proxy/nodeports"
 )
@@ -44,16 +46,25 @@ type cluster struct {
 	client kubernetes.Interface
 	api    string
 	family int // 0: IPv4, 1: IPv6
+	mode   mode
 	serial int
 }
 
-func newCluster(t *testing.T) *cluster {
+// mode is in what the modes of proxies differ.
+type mode struct {
+	// open leaves alone what no Service has: it goes to where it is routed.
+	open bool
+	// loopback is whether node ports are open at it, of IPv4.
+	loopback bool
+}
+
+func newCluster(t *testing.T, m mode) *cluster {
 	t.Helper()
 	l := newLab(t)
 	srv := servertest.New(t)
 	k, err := kubernetes.NewForConfig(srv.Config())
 	l.must(err)
-	c := &cluster{lab: l, client: k, api: fmt.Sprintf("http://%s:%d", l.hosts["client"].ips[0], apiPort)}
+	c := &cluster{lab: l, client: k, mode: m, api: fmt.Sprintf("http://%s:%d", l.hosts["client"].ips[0], apiPort)}
 	l.in(l.hosts["client"], func() {
 		ln, err := net.Listen("tcp", fmt.Sprint(":", apiPort))
 		l.must(err)
@@ -82,15 +93,39 @@ func newCluster(t *testing.T) *cluster {
 // proxies is what runs on each node. It returns what ends it on a node.
 type proxies func(c *cluster, node string, where []string) (stop func())
 
+// backend is what is common to those of all modes.
+type backend interface {
+	proxy.Backend
+	Families() []corev1.IPFamily
+}
+
+// making makes a backend for a node.
+type making func(c *cluster, node string, ports nodeports.Where, log *slog.Logger) (backend, error)
+
+func onNftables(c *cluster, node string, ports nodeports.Where, log *slog.Logger) (backend, error) {
+	return nftables.New(nftables.Config{Table: "skiff-lab", ServiceCIDRs: serviceCIDRs, PodCIDRs: podCIDRs, NodePorts: ports,
+		NodeIPs: c.hosts[node].ips[:], Logger: log})
+}
+
+func onIPTables(v tool.Variant) making {
+	return func(c *cluster, node string, ports nodeports.Where, log *slog.Logger) (backend, error) {
+		return iptables.New(iptables.Config{ServiceCIDRs: serviceCIDRs, PodCIDRs: podCIDRs, NodePorts: ports,
+			NodeIPs: c.hosts[node].ips[:], LocalhostNodePorts: true, Variant: &v, Logger: log})
+	}
+}
+
 // ours runs the proxy of this tree in a node's namespace.
-func ours(c *cluster, node string, where []string) func() {
+func ours(on making) proxies {
+	return func(c *cluster, node string, where []string) func() { return run(c, on, node, where) }
+}
+
+func run(c *cluster, on making, node string, where []string) func() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	log := slog.New(slog.NewTextHandler(testWriter{c.t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	ports, err := nodeports.Parse(where)
 	c.must(err)
-	rules, err := nftables.New(nftables.Config{Table: "skiff-lab", ServiceCIDRs: serviceCIDRs, PodCIDRs: podCIDRs, NodePorts: ports,
-		NodeIPs: c.hosts[node].ips[:], Logger: log})
+	rules, err := on(c, node, ports, log)
 	c.must(err)
 	shared := informers.NewSharedInformerFactory(c.client, 0)
 	px, err := proxy.New(proxy.Config{NodeName: node, Informers: shared, Backend: rules, Families: rules.Families(), Logger: log})
@@ -112,7 +147,7 @@ func ours(c *cluster, node string, where []string) func() {
 }
 
 // upstream runs kube-proxy in a node's namespace.
-func upstream(binary string) proxies {
+func upstream(binary, mode string) proxies {
 	return func(c *cluster, node string, where []string) func() {
 		dir := c.t.TempDir()
 		kubeconfig := filepath.Join(dir, "kubeconfig")
@@ -126,7 +161,7 @@ users: [{name: lab, user: {}}]
 		if len(where) == 0 {
 			where = []string{"all"}
 		}
-		c.start(c.hosts[node], &bytes.Buffer{}, binary, "--kubeconfig="+kubeconfig, "--hostname-override="+node, "--proxy-mode=nftables",
+		c.start(c.hosts[node], &bytes.Buffer{}, binary, "--kubeconfig="+kubeconfig, "--hostname-override="+node, "--proxy-mode="+mode,
 			"--cluster-cidr="+podCIDRs[0].String()+","+podCIDRs[1].String(), "--nodeport-addresses="+strings.Join(where, ","),
 			"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
 			"--healthz-bind-address=", "--metrics-bind-address=127.0.0.1:10249")

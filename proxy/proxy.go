@@ -54,7 +54,7 @@ type Proxy struct {
 	cfg     Config
 	svcs    cache.Indexer
 	slices  cache.Indexer
-	synced  []cache.InformerSynced
+	synced  []cache.DoneChecker
 	kick    chan struct{}
 	applied chan struct{} // closed after the first success
 	started time.Time
@@ -128,7 +128,7 @@ func New(cfg Config) (*Proxy, error) {
 		if err != nil {
 			return nil, fmt.Errorf("watch services: %w", err)
 		}
-		p.synced = append(p.synced, reg.HasSynced)
+		p.synced = append(p.synced, reg.HasSyncedChecker())
 	}
 	return p, nil
 }
@@ -235,7 +235,7 @@ func (p *Proxy) WaitReady(ctx context.Context) error {
 // proxy runs.
 func (p *Proxy) Run(ctx context.Context) error {
 	defer p.health.close()
-	if !cache.WaitForCacheSync(ctx.Done(), p.synced...) {
+	if !cache.WaitFor(ctx, "", p.synced...) {
 		return nil
 	}
 	first := true
@@ -362,7 +362,7 @@ func (p *Proxy) forget(flows *stale) (err error) {
 }
 
 func equal(a, b Port) bool {
-	return a.Name == b.Name && a.V6 == b.V6 && a.Protocol == b.Protocol && a.Port == b.Port && a.NodePort == b.NodePort &&
+	return a.Name == b.Name && a.V6 == b.V6 && a.Protocol == b.Protocol && a.Port == b.Port && a.NodePort == b.NodePort && a.HealthPort == b.HealthPort &&
 		a.ClusterIP == b.ClusterIP && a.Affinity == b.Affinity && a.Endpoints == b.Endpoints &&
 		a.InternalLocal == b.InternalLocal && a.ExternalLocal == b.ExternalLocal &&
 		slices.Equal(a.ExternalIPs, b.ExternalIPs) && slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs) && slices.Equal(a.Sources, b.Sources) &&

@@ -11,31 +11,48 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+
+	tool "github.com/skiff-k8s/skiff/host/iptables"
 )
 
 // TestServices sends packets through Services between nodes. What is expected holds for
 // upstream's kube-proxy too: the same requests are made to it where its program is at hand
 // (make -C test/upstream/twins kube-proxy).
 func TestServices(t *testing.T) {
-	t.Run("skiff", func(t *testing.T) { services(t, ours) })
-	t.Run("upstream", func(t *testing.T) {
-		dir := os.Getenv("SKIFF_TWINS")
-		if dir == "" {
-			dir = "../.cache/twins"
+	ipt := mode{open: true, loopback: true}
+	for _, m := range []struct {
+		name string
+		mode mode
+		on   making
+		twin string // upstream's mode
+	}{
+		{"nftables", mode{}, onNftables, "nftables"},
+		{"iptables by nft", ipt, onIPTables(tool.NFT), "iptables"},
+		{"iptables by legacy", ipt, onIPTables(tool.Legacy), ""},
+	} {
+		t.Run(m.name+" skiff", func(t *testing.T) { services(t, m.mode, ours(m.on)) })
+		if m.twin == "" {
+			continue
 		}
-		binary, err := filepath.Abs(filepath.Join(dir, "kube-proxy"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := os.Stat(binary); err != nil {
-			t.Skipf("compares with upstream's kube-proxy, which is not built: %v", err)
-		}
-		services(t, upstream(binary))
-	})
+		t.Run(m.name+" upstream", func(t *testing.T) {
+			dir := os.Getenv("SKIFF_TWINS")
+			if dir == "" {
+				dir = "../.cache/twins"
+			}
+			binary, err := filepath.Abs(filepath.Join(dir, "kube-proxy"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Stat(binary); err != nil {
+				t.Skipf("compares with upstream's kube-proxy, which is not built: %v", err)
+			}
+			services(t, m.mode, upstream(binary, m.twin))
+		})
+	}
 }
 
-func services(t *testing.T, run proxies) {
-	c := newCluster(t)
+func services(t *testing.T, m mode, run proxies) {
+	c := newCluster(t, m)
 	for _, node := range []string{"n1", "n2"} {
 		t.Cleanup(run(c, node, nil))
 	}
@@ -94,6 +111,9 @@ func nodePorts(c *cluster) {
 		}
 		c.expect(wish{from: "client", network: network, to: c.at(second[c.family], 30011), pods: "a c", source: "node"})
 		c.expect(wish{from: "n1", network: network, to: c.node("n1", 30011), pods: "a c", source: "node"})
+		if c.mode.loopback && c.family == 0 {
+			c.expect(wish{from: "n1", network: network, to: c.at(netip.MustParseAddr("127.0.0.1"), 30011), pods: "a c", source: "node"})
+		}
 	}
 }
 
@@ -270,7 +290,9 @@ func refusals(c *cluster) {
 		}
 		c.expect(wish{from: "client", network: network, to: c.node("n1", 30020), pods: "refused"})
 		c.expect(wish{from: "client", network: network, to: c.at(c.ext(20), 80), pods: "refused"})
-		c.expect(wish{from: "b", network: network, to: c.at(c.vip(20), 81), pods: "refused"}) // no such port
+		if !c.mode.open {
+			c.expect(wish{from: "b", network: network, to: c.at(c.vip(20), 81), pods: "refused"}) // no such port
+		}
 	}
 	c.remove(s)
 	c.expect(wish{from: "b", to: c.at(c.vip(20), 80), pods: "silent"}) // no such address

@@ -34,7 +34,7 @@ func TestDetect(t *testing.T) {
 		err  bool
 	}{
 		{name: "none", err: true},
-		{name: "one without variants", have: []string{"iptables-restore"}, want: Plain},
+		{name: "one without variants", have: []string{"iptables-restore", "iptables-save"}, want: Plain},
 		{name: "legacy alone", have: both[2:], want: Legacy},
 		{name: "no rules", have: both, host: host{}, want: NFT},
 		{name: "more of legacy", have: both, host: host{"iptables-nft-save": one, "iptables-legacy-save": two}, want: Legacy},

@@ -13,23 +13,30 @@ var hints = [][]byte{[]byte(":KUBE-IPTABLES-HINT "), []byte(":KUBE-KUBELET-CANAR
 // Detect chooses the variant that the host uses, as the iptables-wrappers of Kubernetes do: the
 // one in which a kubelet left its hint, else the one with more rules, else nft.
 func Detect() (Variant, error) {
-	have := func(name string) bool { _, err := find(name); return err == nil }
-	return detect(run, have)
+	return detect(run, installedProgram)
+}
+
+// Installed are the variants that the host has the programs of.
+func Installed() []Variant { return installed(installedProgram) }
+
+func installedProgram(name string) bool { _, err := find(name); return err == nil }
+
+func installed(have func(string) bool) (out []Variant) {
+	for _, v := range []Variant{NFT, Legacy, Plain} {
+		t := newTool(v, false, nil)
+		if have(t.load) && have(t.save) && (v != Plain || len(out) == 0) {
+			out = append(out, v)
+		}
+	}
+	return out
 }
 
 func detect(run runner, have func(string) bool) (Variant, error) {
-	var found []Variant
-	for _, v := range []Variant{NFT, Legacy} {
-		if t := newTool(v, false, run); have(t.load) && have(t.save) {
-			found = append(found, v)
-		}
-	}
-	switch {
-	case len(found) == 1:
+	found := installed(have)
+	switch len(found) {
+	case 1:
 		return found[0], nil
-	case len(found) == 0 && have(newTool(Plain, false, run).load):
-		return Plain, nil
-	case len(found) == 0:
+	case 0:
 		return Plain, errors.New("no iptables-restore on this host; install the package iptables, or use the mode nftables, which needs none")
 	}
 	rules := map[Variant]int{}
