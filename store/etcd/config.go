@@ -3,14 +3,15 @@
 //
 // Owns: the data directory, etcd's configuration, leases for TTLs, compaction. Must
 // not: know what keys and values mean, or put gRPC between the embedded member and
-// its callers. The member is raw etcdserver: etcd's embed package brings HTTP and gRPC
-// front ends that nothing here uses, and reflection that keeps dead code alive.
+// its callers. The member is raw etcdserver: etcd's embed package brings front ends that
+// nothing here uses, and reflection that keeps dead code alive.
 package etcd
 
 import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/url"
 	"time"
 
@@ -22,7 +23,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Config configures an embedded single member.
+// Config configures an embedded member.
 type Config struct {
 	// DataDir is created if need be; one process uses it at a time.
 	DataDir string
@@ -39,6 +40,11 @@ type Config struct {
 	// ReserveBytes is the free space on disk below which writes are refused, so that
 	// etcd itself can go on; 0: 64 MiB.
 	ReserveBytes int64
+	// Quorum makes it a member that others may join, or that joins others; nil: it is
+	// alone for ever.
+	Quorum *Quorum
+	// Socket is a unix socket that serves etcd's client API to root of this host; empty: none.
+	Socket string
 }
 
 const (
@@ -69,6 +75,9 @@ func (c *Config) complete() error {
 	if c.ReserveBytes == 0 {
 		c.ReserveBytes = defaultReserve
 	}
+	if c.Quorum != nil {
+		return c.Quorum.check()
+	}
 	return nil
 }
 
@@ -83,24 +92,29 @@ const (
 	walSegmentBytes      = 8 << 20 // each is preallocated; etcd's 64 MB are for busy clusters
 )
 
+// alonePeerURL is the identity of a member that is alone: nothing listens on or dials it.
+const alonePeerURL = "http://localhost:2380"
+
+// Members of a quorum have etcd's own settings, which embed has as defaults: they are what
+// etcd is tested with.
+const (
+	tickMs         = 100
+	electionTicks  = 10
+	snapshotCount  = 10000
+	catchUpEntries = 5000
+)
+
 // serverConfig is what etcd's embed package would pass to etcdserver by default, but
-// for the differences that the test lists with their reasons.
-func serverConfig(c Config, lg *zap.Logger) (config.ServerConfig, error) {
-	// Nothing listens on or dials the peer URL of a cluster of one; it is the
-	// member's identity until there are more.
-	peer, err := types.NewURLs([]string{"http://localhost:2380"})
-	if err != nil {
-		return config.ServerConfig{}, fmt.Errorf("peer URL: %w", err)
-	}
-	return config.ServerConfig{
+// for the differences that the test lists with their reasons. A member that joins is given
+// the members that there are, itself included.
+func serverConfig(c Config, joined types.URLsMap, lg *zap.Logger) (config.ServerConfig, error) {
+	out := config.ServerConfig{
 		Name:    c.Name,
 		DataDir: c.DataDir,
 
 		ClientURLs:          []url.URL{},
-		PeerURLs:            peer,
-		InitialPeerURLsMap:  types.URLsMap{c.Name: peer},
 		InitialClusterToken: "etcd-cluster",
-		NewCluster:          true,
+		NewCluster:          joined == nil,
 
 		TickMs:                     singleTickMs,
 		ElectionTicks:              singleElectionTicks,
@@ -114,6 +128,7 @@ func serverConfig(c Config, lg *zap.Logger) (config.ServerConfig, error) {
 		BackendFreelistType:         bbolt.FreelistMapType,
 		MaxTxnOps:                   128,
 		MaxRequestBytes:             1.5 * 1024 * 1024,
+		MaxConcurrentStreams:        math.MaxUint32,
 		WarningApplyDuration:        100 * time.Millisecond,
 		WarningUnaryRequestDuration: 300 * time.Millisecond,
 
@@ -131,5 +146,30 @@ func serverConfig(c Config, lg *zap.Logger) (config.ServerConfig, error) {
 		Logger:            lg,
 		ServerFeatureGate: features.NewDefaultServerFeatureGate(c.Name, lg),
 		Metrics:           "basic",
-	}, nil
+	}
+	peer := alonePeerURL
+	if q := c.Quorum; q != nil {
+		peer = q.peerURL()
+		out.TickMs, out.ElectionTicks = tickMs, electionTicks
+		out.SnapshotCount, out.SnapshotCatchUpEntries = snapshotCount, catchUpEntries
+		out.PeerTLSInfo = q.peerTLS()
+		out.ClientCertAuthEnabled = true
+		if q.Token != "" {
+			out.InitialClusterToken = q.Token
+		}
+		clients, err := types.NewURLs([]string{q.clientURL()})
+		if err != nil {
+			return config.ServerConfig{}, fmt.Errorf("client URL: %w", err)
+		}
+		out.ClientURLs = clients
+	}
+	peers, err := types.NewURLs([]string{peer})
+	if err != nil {
+		return config.ServerConfig{}, fmt.Errorf("peer URL: %w", err)
+	}
+	out.PeerURLs, out.InitialPeerURLsMap = peers, types.URLsMap{c.Name: peers}
+	if joined != nil {
+		out.InitialPeerURLsMap = joined
+	}
+	return out, nil
 }

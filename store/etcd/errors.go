@@ -61,6 +61,8 @@ func readError(ctx context.Context, err error) error {
 		return e
 	}
 	switch {
+	case errors.Is(err, store.ErrUnavailable), errors.Is(err, store.ErrClosed):
+		return err // there was no leader to ask
 	case errors.Is(err, etcderrors.ErrStopped):
 		return fmt.Errorf("%w: %w", store.ErrClosed, err)
 	case errors.Is(err, etcderrors.ErrTimeout), errors.Is(err, etcderrors.ErrLeaderChanged),
@@ -76,6 +78,10 @@ func readError(ctx context.Context, err error) error {
 func writeError(ctx context.Context, err error) error {
 	if e, ok := known(err); ok {
 		return e
+	}
+	var never notDone
+	if errors.As(err, &never) {
+		return never.error
 	}
 	if ctx.Err() != nil {
 		return fmt.Errorf("%w: %w", store.ErrUncertain, ctx.Err())

@@ -69,6 +69,28 @@ func (c *slogCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 
 func (c *slogCore) Sync() error { return nil }
 
+// listeningCore tells when a message is logged, whether anybody reads the log or not.
+type listeningCore struct {
+	zapcore.Core
+	message string
+	heard   func()
+}
+
+func (c *listeningCore) Enabled(l zapcore.Level) bool {
+	return l >= zapcore.WarnLevel || c.Core.Enabled(l)
+}
+
+func (c *listeningCore) With(fields []zapcore.Field) zapcore.Core {
+	return &listeningCore{Core: c.Core.With(fields), message: c.message, heard: c.heard}
+}
+
+func (c *listeningCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if e.Message == c.message {
+		c.heard()
+	}
+	return c.Core.Check(e, ce)
+}
+
 func attrs(fields []zapcore.Field) []slog.Attr {
 	enc := zapcore.NewMapObjectEncoder()
 	out := make([]slog.Attr, 0, len(fields))
