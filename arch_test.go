@@ -33,6 +33,7 @@ var lattice = []layer{
 	{"apiserver", []string{"api", "store", "component", "version"}},
 	{"scheduler", []string{"api", "component"}},
 	{"controllers", []string{"api", "component"}},
+	{"cloud", []string{"api", "component", "controllers/controller"}}, // the loop that every controller is made of
 	{"kubelet", []string{"api", "host", "component", "version"}},
 	{"network", []string{"host", "component"}},
 	{"proxy", []string{"host", "component"}},
@@ -40,7 +41,7 @@ var lattice = []layer{
 	{"cluster", []string{"*"}},
 	{"cmd/hello", nil},
 	{"cmd/kubectl", nil},
-	{"cmd/skiff", []string{"cluster", "containers", "version", "kubelet", "scheduler", "controllers", "proxy", "apiserver"}},
+	{"cmd/skiff", []string{"cluster", "containers", "version", "kubelet", "scheduler", "controllers", "cloud", "proxy", "apiserver"}},
 	{"sim", []string{"*"}},
 	{"test", []string{"*"}},
 }
@@ -65,7 +66,9 @@ var bans = []ban{
 	{"text/template", "looks methods up by name: the linker then keeps every method (see docs/adr/0002-go-cmp.md)", []string{"test"}},
 	{"html/template", "looks methods up by name: the linker then keeps every method (see docs/adr/0002-go-cmp.md)", nil},
 	{"github.com/google/go-cmp", "go.mod replaces it by a stand-in (docs/adr/0002-go-cmp.md)", []string{"store/etcd/gocmp"}},
-	{"k8s.io/client-go", "api is pure: types and functions, no clients", []string{"apiserver", "scheduler", "controllers", "kubelet", "proxy", "network", "cluster", "component", "sim", "test", "cmd"}},
+	{"k8s.io/client-go", "api is pure: types and functions, no clients", []string{"apiserver", "scheduler", "controllers", "cloud", "kubelet", "proxy", "network", "cluster", "component", "sim", "test", "cmd"}},
+	{"k8s.io/cloud-provider/app", "brings the server packages of k8s.io/apiserver; cloud/ is what it composes", nil},
+	{"k8s.io/cloud-provider/controllers", "upstream's controllers; ours are cloud/'s", nil},
 }
 
 // file is a Go file with what it imports.
