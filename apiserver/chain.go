@@ -42,6 +42,7 @@ func (s *Server) chain() http.Handler {
 	}
 	h = s.authenticate(h)
 	h = s.enter(h)
+	h = s.balance(h)
 	return s.recover(h)
 }
 

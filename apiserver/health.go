@@ -70,6 +70,18 @@ func newHealth(checks []Check, stopping <-chan struct{}, log *slog.Logger) *heal
 	return h
 }
 
+// ready says whether /readyz would succeed.
+func (h *health) ready(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+	for _, c := range h.checks {
+		if c.Run(ctx) != nil {
+			return false
+		}
+	}
+	return true
+}
+
 func (h *health) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	path := strings.Trim(req.URL.Path, "/")
 	kind, one, _ := strings.Cut(path, "/")

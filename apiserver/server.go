@@ -88,8 +88,22 @@ type Config struct {
 	// bound concurrent reads and writes; 0: the constants of that name.
 	Flow                     *flowcontrol.Controller
 	MaxInFlight, MaxMutating int
-	// ShutdownGrace is how long requests may go on after the end of Run's context; 0: 10 s.
+	// GoawayChance is of how many HTTP/2 requests, from 0 to 1, one ends its connection once all
+	// that is in work on it is through, so that balancers may spread clients anew.
+	GoawayChance float64
+
+	// What follows the end of Run's context. At first /readyz fails, and Leave takes the server
+	// out of where clients find it; may be nil.
+	Leave func(context.Context)
+	// ShutdownDelay is how long all is served as before meanwhile: balancers need time to notice.
+	ShutdownDelay time.Duration
+	// Then watches end: at once, or each at some time within WatchGrace.
+	WatchGrace time.Duration
+	// ShutdownGrace is how long what is in work may go on then; 0: 10 s.
 	ShutdownGrace time.Duration
+	// ShutdownRetryAfter refuses new requests with 429 until requests in work are through,
+	// instead of new connections.
+	ShutdownRetryAfter bool
 
 	Logger *slog.Logger
 	Clock  clock.PassiveClock
@@ -107,7 +121,10 @@ type Server struct {
 	health    *health
 	handler   http.Handler
 	http      *http.Server
-	stopping  chan struct{}
+	work      work
+	serving   chan struct{} // closed once Run serves
+	unready   chan struct{} // closed when the server is about to end
+	stopping  chan struct{} // closed when watches must end
 	started   atomic.Bool
 }
 
@@ -132,14 +149,15 @@ func New(c Config) (*Server, error) {
 	if c.ShutdownGrace == 0 {
 		c.ShutdownGrace = 10 * time.Second
 	}
-	s := &Server{c: c, log: c.Logger, stopping: make(chan struct{}), metrics: newMetrics(c.Clock)}
+	s := &Server{c: c, log: c.Logger, metrics: newMetrics(c.Clock),
+		serving: make(chan struct{}), unready: make(chan struct{}), stopping: make(chan struct{})}
 	s.resolver = &request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
 	kubelets := streams.New(streams.Config{TLS: c.KubeletTLS, Caches: c.Caches, Authorizer: c.Authorizer, Logger: c.Logger})
 	s.registry = rest.NewRegistry(rest.Config{
 		Caches: c.Caches, Scheme: c.Scheme, Admission: c.Admission, Authorizer: c.Authorizer,
 		Endpoints: append(kubelets.Endpoints(), c.Endpoints...), Hooks: c.Hooks, Types: s.types,
 		Computed: s.computed(),
-		Clock:    c.Clock, Logger: c.Logger, Stopping: s.stopping,
+		Clock:    c.Clock, Logger: c.Logger, Stopping: s.stopping, StoppingGrace: c.WatchGrace,
 	})
 	served := serve(c.Scheme, c.Resources)
 	if err := s.registry.Add(append(served, c.Served...)...); err != nil {
@@ -147,7 +165,7 @@ func New(c Config) (*Server, error) {
 	}
 	s.discovery = discovery.New(discovery.Config{Source: s.registry, Codecs: s.registry.Codecs(), Address: c.ServerAddress, Fail: s.registry.WriteError})
 	s.openapi = openapi.New(openapi.Config{Source: s.registry, Definitions: apischema.Raw, Version: Version().GitVersion, Logger: c.Logger})
-	s.health = newHealth(append(storeCheck(c.Caches), c.Checks...), s.stopping, c.Logger)
+	s.health = newHealth(append(storeCheck(c.Caches), c.Checks...), s.unready, c.Logger)
 	if c.Flow != nil {
 		s.metrics.more = append(s.metrics.more, c.Flow.WriteMetrics)
 	}
@@ -206,14 +224,16 @@ func (s *Server) Registry() *rest.Registry { return s.registry }
 // ServeHTTP is the whole chain, for tests and listeners of others.
 func (s *Server) ServeHTTP(w http.ResponseWriter, req *http.Request) { s.handler.ServeHTTP(w, req) }
 
-// Run serves the listener until ctx ends; then watches end, /readyz fails, and requests
-// have ShutdownGrace to finish. It may be called once.
+// Run serves the listener until ctx ends; then it shuts down as the configuration says. It
+// may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	if s.started.Swap(true) {
 		return errors.New("apiserver: Run was called before")
 	}
 	if s.c.Listener == nil {
+		close(s.serving)
 		<-ctx.Done()
+		close(s.unready)
 		close(s.stopping)
 		return nil
 	}
@@ -230,19 +250,13 @@ func (s *Server) Run(ctx context.Context) error {
 	s.http.BaseContext = func(net.Listener) context.Context { return base }
 	served := make(chan error, 1)
 	go func() { served <- s.http.Serve(ln) }()
+	close(s.serving)
 	select {
 	case err := <-served:
+		close(s.unready)
 		close(s.stopping)
 		return fmt.Errorf("serving %s: %w", s.c.Listener.Addr(), err)
 	case <-ctx.Done():
 	}
-	close(s.stopping)
-	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.c.ShutdownGrace)
-	defer cancel()
-	err := s.http.Shutdown(grace)
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = s.http.Close()
-	}
-	<-served
-	return err
+	return s.shutdown(ctx, served)
 }

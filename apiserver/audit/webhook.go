@@ -3,10 +3,12 @@ package audit
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"sync"
 	"time"
 
 	"k8s.io/client-go/rest"
@@ -36,6 +38,15 @@ type webhookBackend struct {
 	batcher  *batcher // nil: blocking
 	clock    clock.WithTicker
 	log      *slog.Logger
+
+	// Of blocking sends. ending is closed when nothing is tried again, ctx ends when nothing
+	// is waited for any more.
+	ending chan struct{}
+	ctx    context.Context
+	cancel context.CancelFunc
+	mu     sync.Mutex // so that none begins once run waits for them
+	ended  bool
+	sends  sync.WaitGroup
 }
 
 func newWebhookBackend(c WebhookConfig, log *slog.Logger, clk clock.WithTicker) (*webhookBackend, error) {
@@ -62,6 +73,8 @@ func newWebhookBackend(c WebhookConfig, log *slog.Logger, clk clock.WithTicker) 
 		return nil, fmt.Errorf("--audit-webhook-config-file %s: %w", c.ConfigFile, err)
 	}
 	b := &webhookBackend{url: url.String(), client: client, backoff: c.InitialBackoff, strict: c.Mode == BlockingStrict, truncate: c.Truncate, clock: clk, log: log}
+	b.ending = make(chan struct{})
+	b.ctx, b.cancel = context.WithCancel(context.Background())
 	if b.backoff <= 0 {
 		b.backoff = 10 * time.Second
 	}
@@ -89,7 +102,7 @@ func (b *webhookBackend) put(ev event) bool {
 		b.batcher.put(line)
 		return true
 	}
-	if err := b.send(context.Background(), [][]byte{line}); err != nil {
+	if err := b.block(line); err != nil {
 		b.log.Error("send to the audit webhook", "auditID", ev.AuditID, "stage", ev.Stage, "err", err)
 		return !b.strict
 	}
@@ -100,10 +113,48 @@ func (b *webhookBackend) run(ctx context.Context) error {
 	if b.batcher != nil {
 		b.batcher.run(ctx)
 	} else {
-		<-ctx.Done()
+		b.endBlocking(ctx)
 	}
 	b.client.CloseIdleConnections()
 	return nil
+}
+
+var errEnded = errors.New("the server has ended")
+
+// block sends an event while its request waits.
+func (b *webhookBackend) block(line []byte) error {
+	b.mu.Lock()
+	if b.ended {
+		b.mu.Unlock()
+		return errEnded
+	}
+	b.sends.Add(1)
+	b.mu.Unlock()
+	defer b.sends.Done()
+	return b.send(b.ctx, [][]byte{line})
+}
+
+// endBlocking waits for ctx to end. What is being sent then has a little time, and is not
+// tried again: a webhook that does not answer must not keep the server.
+func (b *webhookBackend) endBlocking(ctx context.Context) {
+	<-ctx.Done()
+	b.mu.Lock()
+	b.ended = true
+	b.mu.Unlock()
+	close(b.ending)
+	through := make(chan struct{})
+	go func() {
+		defer close(through)
+		b.sends.Wait()
+	}()
+	t := b.clock.NewTimer(lastSend)
+	defer t.Stop()
+	select {
+	case <-through:
+	case <-t.C():
+	}
+	b.cancel()
+	<-through
 }
 
 // send posts events as lists, repeating what fails.
@@ -132,9 +183,16 @@ func (b *webhookBackend) repeat(ctx context.Context, body []byte) error {
 			return err
 		}
 		t := b.clock.NewTimer(wait)
+		ends := b.ending
+		if b.batcher != nil {
+			ends = nil // what is left is sent with ctx
+		}
 		select {
 		case <-t.C():
 		case <-ctx.Done():
+		case <-ends:
+			t.Stop()
+			return err
 		}
 		t.Stop()
 		wait = time.Duration(float64(wait) * backoffFactor)

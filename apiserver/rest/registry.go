@@ -39,8 +39,10 @@ type Config struct {
 	Clock clock.PassiveClock
 	// Logger may be nil.
 	Logger *slog.Logger
-	// Stopping ends watches when it closes.
-	Stopping <-chan struct{}
+	// Stopping ends watches when it closes: at once, or each at some time within StoppingGrace,
+	// so that not all clients come to another server in the same moment.
+	Stopping      <-chan struct{}
+	StoppingGrace time.Duration
 	// MaxBody is the largest request body; 0: 3 MiB, as upstream.
 	MaxBody int64
 	// MinTimeout is the least time a watch without timeoutSeconds lasts; 0: 30 minutes.

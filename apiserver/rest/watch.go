@@ -86,7 +86,9 @@ type source struct {
 	// failed is told as the only event.
 	failed error
 	ended  bool
-	table  table.Options
+	// last fires when the watch ends because the server does.
+	last  <-chan time.Time
+	table table.Options
 	// endMarked: a bookmark tells the end of the initial events; else it is when nothing waits.
 	endMarked bool
 }
@@ -108,10 +110,20 @@ func (s *source) Next() (watch.Event, error) {
 	if !s.endMarked && !s.More() {
 		flowcontrol.Started(s.ctx)
 	}
+	stopping := s.g.Stopping
+	if s.last != nil {
+		stopping = nil
+	}
 	select {
 	case <-s.ctx.Done():
 		return watch.Event{}, io.EOF
-	case <-s.g.Stopping:
+	case <-stopping:
+		if s.g.StoppingGrace <= 0 {
+			return watch.Event{}, io.EOF
+		}
+		s.last = time.After(rand.N(s.g.StoppingGrace))
+		return s.Next()
+	case <-s.last:
 		return watch.Event{}, io.EOF
 	case <-s.r.gone:
 		return watch.Event{}, io.EOF
