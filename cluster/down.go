@@ -12,7 +12,6 @@ import (
 	"github.com/skiff-k8s/skiff/cluster/process"
 	"github.com/skiff-k8s/skiff/host/cgroup"
 	"github.com/skiff-k8s/skiff/host/mount"
-	"github.com/skiff-k8s/skiff/proxy/nftables"
 )
 
 // DownOptions say which cluster to take away.
@@ -59,7 +58,7 @@ func Down(ctx context.Context, o DownOptions) error {
 		{"control plane ended", func() error { return process.Stop(ctx, p.Lock(ControlPlane), 20*time.Second) }},
 		{"containers ended", func() error { return purgeContainers(ctx, n, p) }},
 		{"network removed", func() error {
-			return errors.Join(nftables.Remove(n.servicesTable()), n.removePodNetwork(p))
+			return errors.Join(n.removeProxyRules(p), n.removePodNetwork(p))
 		}},
 		{"mounts and cgroups removed", func() error {
 			return errors.Join(unmountBelow(p.Dir), removeCgroups(n.CgroupRoot))

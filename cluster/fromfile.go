@@ -276,6 +276,12 @@ func (c *Config) takeFile(f *clusterfile.File, fresh bool) error {
 			c.Ports = append(c.Ports, PortMapping(m))
 		}
 	}
+	if on := f.Network.Policy; on != nil {
+		c.PodNetwork.NoPolicy = !*on
+	}
+	if m := f.Network.ProxyMode; m != "" {
+		c.PodNetwork.ProxyMode = ProxyMode(m)
+	}
 	if r := f.Registries; r != nil {
 		c.Registries = &Registries{PlainHTTP: r.PlainHTTP, Mirrors: r.Mirrors}
 		if r.CAFile != "" {
@@ -374,7 +380,7 @@ func (r *Running) outdated() ([]program, error) {
 	}
 	for _, s := range r.Config.staying() {
 		n, err := LoadNode(r.Paths.NodeDir(s.Name).Dir)
-		if err == nil && !sameSettings(n.Registries, r.Config.Registries) {
+		if err == nil && (!sameSettings(n.Registries, r.Config.Registries) || n.PodNetwork.NoPolicy != r.Config.PodNetwork.NoPolicy || n.PodNetwork.proxyMode() != r.Config.PodNetwork.proxyMode()) {
 			out = append(out, r.agent(s))
 		}
 	}

@@ -65,7 +65,7 @@ func newNode(n *NodeConfig, p Paths, creds *NodeCredentials, log *slog.Logger) (
 	}
 	setZone := func(string) {}
 	if !n.lacks(Proxy) {
-		px, members, err := n.proxyMembers(client, shared, log.With("component", "proxy"))
+		px, members, err := n.proxyMembers(p, client, shared, log.With("component", "proxy"))
 		if err != nil {
 			return nil, err
 		}

@@ -27,6 +27,10 @@ type PodNetworkConfig struct {
 	CNIConfDir string `json:"cniConfDir,omitempty"`
 	// CNIBinDirs are where CNI plugins are; none: /opt/cni/bin and /usr/lib/cni.
 	CNIBinDirs []string `json:"cniBinDirs,omitempty"`
+	// NoPolicy leaves NetworkPolicies to others.
+	NoPolicy bool `json:"noPolicy,omitempty"`
+	// ProxyMode is what Services are programmed by; none: nftables.
+	ProxyMode ProxyMode `json:"proxyMode,omitempty"`
 }
 
 var podNetworkModes = map[string]routes.Mode{"auto": routes.Auto, string(routes.Always): routes.Always, string(routes.Never): routes.Never}
@@ -40,6 +44,8 @@ type PodNetworkChange struct {
 	VXLANPort  *uint16
 	CNIConfDir *string
 	CNIBinDirs []string
+	Policy     *bool // whether NetworkPolicies are enforced
+	ProxyMode  *string
 }
 
 // change tells whether there was anything to change.
@@ -68,7 +74,17 @@ func (c *PodNetworkConfig) change(to PodNetworkChange) (bool, error) {
 	if to.CNIBinDirs != nil {
 		c.CNIBinDirs = to.CNIBinDirs
 	}
-	return to.Mode != nil || to.VXLANPort != nil || to.CNIConfDir != nil || to.CNIBinDirs != nil, nil
+	if to.ProxyMode != nil {
+		mode, err := ParseProxyMode(*to.ProxyMode)
+		if err != nil {
+			return false, fmt.Errorf("--proxy-mode: %w", err)
+		}
+		c.ProxyMode = mode
+	}
+	if to.Policy != nil {
+		c.NoPolicy = !*to.Policy
+	}
+	return to.ProxyMode != nil || to.Policy != nil || to.Mode != nil || to.VXLANPort != nil || to.CNIConfDir != nil || to.CNIBinDirs != nil, nil
 }
 
 // CNI is the directory of CNI configurations, unless another was asked for.

@@ -14,7 +14,7 @@ import (
 
 func TestPodNetworkChange(t *testing.T) {
 	text := func(s string) *string { return &s }
-	port := uint16(4789)
+	port, off := uint16(4789), false
 	for _, test := range []struct {
 		to   PodNetworkChange
 		want PodNetworkConfig
@@ -23,6 +23,9 @@ func TestPodNetworkChange(t *testing.T) {
 		{PodNetworkChange{}, PodNetworkConfig{Mode: routes.Never, CNIConfDir: "/old"}, ""},
 		{PodNetworkChange{Mode: text("auto"), VXLANPort: &port}, PodNetworkConfig{VXLANPort: 4789, CNIConfDir: "/old"}, ""},
 		{PodNetworkChange{Mode: text("vxlan"), CNIConfDir: text(""), CNIBinDirs: []string{"/bin"}}, PodNetworkConfig{Mode: routes.Always, CNIBinDirs: []string{"/bin"}}, ""},
+		{PodNetworkChange{Policy: &off}, PodNetworkConfig{Mode: routes.Never, CNIConfDir: "/old", NoPolicy: true}, ""},
+		{PodNetworkChange{ProxyMode: text("iptables")}, PodNetworkConfig{Mode: routes.Never, CNIConfDir: "/old", ProxyMode: ProxyIPTables}, ""},
+		{PodNetworkChange{ProxyMode: text("userspace")}, PodNetworkConfig{}, `--proxy-mode: "userspace" is no mode of a proxy; there are nftables, iptables`},
 		{PodNetworkChange{Mode: text("")}, PodNetworkConfig{}, `--pod-network=: must be auto, vxlan or routes`},
 		{PodNetworkChange{Mode: text("host-gw")}, PodNetworkConfig{}, `--pod-network=host-gw: must be auto`},
 		{PodNetworkChange{CNIConfDir: text("net.d")}, PodNetworkConfig{}, "--cni-conf-dir=net.d: must be absolute"},

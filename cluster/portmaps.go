@@ -78,7 +78,14 @@ func (c *Config) settings(role Role) string {
 			what = nil
 		}
 	case Node:
-		what = []any{c.portMappings(slog.New(slog.DiscardHandler)), c.Registries}
+		all := []any{c.portMappings(slog.New(slog.DiscardHandler)), c.Registries}
+		if c.PodNetwork.NoPolicy { // so that what ran before there was the setting is not outdated
+			all = append(all, "no network policies")
+		}
+		if m := c.PodNetwork.proxyMode(); m != ProxyNFTables {
+			all = append(all, "proxy mode "+m)
+		}
+		what = all
 	}
 	text, err := json.Marshal(what)
 	if err != nil { // these types always encode

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -22,14 +21,17 @@ import (
 	"github.com/skiff-k8s/skiff/component"
 	"github.com/skiff-k8s/skiff/component/profiling"
 	"github.com/skiff-k8s/skiff/proxy"
-	"github.com/skiff-k8s/skiff/proxy/nftables"
-	"github.com/skiff-k8s/skiff/proxy/nodeports"
 )
 
 // ProxyConfig is a proxy and, where it runs alone, how it reaches the API.
 type ProxyConfig struct {
 	NodeName string
 	Client   kubernetes.Interface
+	// Mode is what it programs Services by.
+	Mode ProxyMode
+	// Former are modes whose rules are taken away once this one's are there; Forget, if set, is called then.
+	Former []ProxyMode
+	Forget func() error
 	// Table is the name of its nftables tables.
 	Table string
 	// ServiceCIDRs of the cluster; RunProxy asks the API server if there are none.
@@ -43,6 +45,12 @@ type ProxyConfig struct {
 	// bit of the packet mark for what is to be masqueraded, 0 the default.
 	MasqueradeAll bool
 	MasqueradeBit uint8
+	// LocalhostNodePorts opens node ports at loopback, in the mode iptables.
+	LocalhostNodePorts bool
+	// SyncPeriod is how often rules are looked after that others may have flushed; MinSyncPeriod the
+	// least time between two changes of them. 0, nil: the mode's defaults.
+	SyncPeriod    time.Duration
+	MinSyncPeriod *time.Duration
 	// Healthz and Metrics are addresses to serve these at, over plain HTTP as upstream
 	// does; empty: nowhere.
 	Healthz, Metrics string
@@ -54,25 +62,53 @@ type ProxyConfig struct {
 // nodeProxy is a proxy with the rules that it programs.
 type nodeProxy struct {
 	*proxy.Proxy
-	rules *nftables.Backend
+	cfg   ProxyConfig
+	rules proxyRules
 	ips   []netip.Addr
 }
 
 func newProxy(c ProxyConfig, shared informers.SharedInformerFactory) (*nodeProxy, error) {
-	ports, err := nodeports.Parse(c.NodePorts)
-	if err != nil {
-		return nil, fmt.Errorf("addresses of node ports: %w", err)
-	}
-	rules, err := nftables.New(nftables.Config{Table: c.Table, ServiceCIDRs: c.ServiceCIDRs, PodCIDRs: c.PodCIDRs, NodePorts: ports,
-		NodeIPs: c.NodeIPs, MasqueradeAll: c.MasqueradeAll, MasqueradeBit: c.MasqueradeBit, Logger: c.Logger})
+	rules, err := c.rules()
 	if err != nil {
 		return nil, err
 	}
-	p, err := proxy.New(proxy.Config{NodeName: c.NodeName, Informers: shared, Backend: rules, Families: rules.Families(), Logger: c.Logger})
+	pause := minSyncPeriod(c.Mode)
+	if c.MinSyncPeriod != nil {
+		pause = *c.MinSyncPeriod
+	}
+	p, err := proxy.New(proxy.Config{NodeName: c.NodeName, Informers: shared, Backend: rules, Families: rules.Families(),
+		MinSyncPeriod: pause, Logger: c.Logger})
 	if err != nil {
 		return nil, err
 	}
-	return &nodeProxy{p, rules, c.NodeIPs}, nil
+	return &nodeProxy{Proxy: p, cfg: c, rules: rules, ips: c.NodeIPs}, nil
+}
+
+// Run runs the proxy until ctx ends. What another mode left goes once this one's rules are there:
+// Services work all the time.
+func (p *nodeProxy) Run(ctx context.Context) error {
+	group := component.NewGroup(p.cfg.Logger)
+	group.Add(component.Member{Name: "services", Component: p.Proxy, Background: true})
+	group.Add(component.Member{Name: "other modes", Background: true, Component: component.Func(func(ctx context.Context) error {
+		if p.WaitReady(ctx) != nil {
+			return nil // ctx has ended
+		}
+		err := removeModes(p.cfg.Former, p.cfg.Table)
+		if err == nil && p.cfg.Forget != nil {
+			err = p.cfg.Forget()
+		}
+		if err != nil {
+			p.cfg.Logger.Warn("take away the rules of other modes", "err", err)
+		}
+		<-ctx.Done()
+		return nil
+	})})
+	if w, ok := p.rules.(watcher); ok {
+		group.Add(component.Member{Name: "rules", Background: true, Component: component.Func(func(ctx context.Context) error {
+			return w.Watch(ctx, p.Refresh)
+		})})
+	}
+	return group.Run(ctx)
 }
 
 // proxyHealthPort and proxyMetricsPort are kube-proxy's.
@@ -80,8 +116,13 @@ const proxyHealthPort, proxyMetricsPort = 10256, 10249
 
 // proxyMembers are the proxy of a node and what goes with it. Load balancers ask its health
 // port at the node's address; of several clusters on a host only one can have it.
-func (n *NodeConfig) proxyMembers(client kubernetes.Interface, shared informers.SharedInformerFactory, log *slog.Logger) (*nodeProxy, []component.Member, error) {
-	c := ProxyConfig{NodeName: n.NodeName, Client: client, Table: n.servicesTable(), ServiceCIDRs: n.ServiceCIDRs, PodCIDRs: n.PodCIDRs, NodeIPs: n.NodeIPs, Logger: log}
+func (n *NodeConfig) proxyMembers(p Paths, client kubernetes.Interface, shared informers.SharedInformerFactory, log *slog.Logger) (*nodeProxy, []component.Member, error) {
+	c := ProxyConfig{NodeName: n.NodeName, Client: client, Table: n.servicesTable(), ServiceCIDRs: n.ServiceCIDRs, PodCIDRs: n.PodCIDRs, NodeIPs: n.NodeIPs,
+		Mode: n.PodNetwork.proxyMode(), LocalhostNodePorts: true, Logger: log}
+	var err error
+	if c.Former, c.Forget, err = p.changeProxyMode(c.Mode); err != nil {
+		return nil, nil, err
+	}
 	px, err := newProxy(c, shared)
 	if err != nil {
 		return nil, nil, err
@@ -96,7 +137,7 @@ func (n *NodeConfig) proxyMembers(client kubernetes.Interface, shared informers.
 			Component: plainServer(netip.AddrPortFrom(ip, proxyHealthPort).String(), px.Health(), log)})
 	}
 	return px, append(members, component.Member{Name: "proxy's metrics",
-		Component: plainServer(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), proxyMetricsPort).String(), proxyMetrics(px.WriteMetrics, false), log)}), nil
+		Component: plainServer(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), proxyMetricsPort).String(), proxyMetrics(px, false), log)}), nil
 }
 
 // setNode tells what the API has of the node; nil: nothing any more.
@@ -127,9 +168,6 @@ func primaryIPs(n *corev1.Node) (out []netip.Addr) {
 	return out
 }
 
-// RemoveProxyRules takes away what a proxy that ran alone left in the kernel.
-func RemoveProxyRules(table string) error { return nftables.Remove(table) }
-
 // RunProxy runs a proxy alone until ctx ends. Its rules stay.
 func RunProxy(ctx context.Context, c ProxyConfig) error {
 	if len(c.ServiceCIDRs) == 0 {
@@ -154,7 +192,7 @@ func RunProxy(ctx context.Context, c ProxyConfig) error {
 	}
 	group := component.NewGroup(c.Logger)
 	group.Add(component.Member{Name: "healthz", Component: plainServer(c.Healthz, px.Health(), c.Logger), Background: true})
-	group.Add(component.Member{Name: "metrics", Component: plainServer(c.Metrics, proxyMetrics(px.WriteMetrics, c.Profiling), c.Logger), Background: true})
+	group.Add(component.Member{Name: "metrics", Component: plainServer(c.Metrics, proxyMetrics(px, c.Profiling), c.Logger), Background: true})
 	group.Add(component.Member{Name: "node", Component: node, Background: true})
 	group.Add(component.Member{Name: "proxy", Component: component.Func(func(ctx context.Context) error { return runWith(ctx, shared, px) }), Background: true})
 	group.Add(component.Member{Name: "first load", Background: true, Component: component.Func(func(ctx context.Context) error {
@@ -230,14 +268,14 @@ func (c *ProxyConfig) followNode(tell func(*corev1.Node)) (component.Component, 
 	}), nil
 }
 
-func proxyMetrics(write func(io.Writer) error, profiles bool) http.Handler {
+func proxyMetrics(px *nodeProxy, profiles bool) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
-	mux.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "nftables") })
+	mux.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, px.cfg.Mode) })
 	process := processMetrics()
 	mux.HandleFunc("/metrics", func(w http.ResponseWriter, r *http.Request) {
 		process.ServeHTTP(w, r)
-		_ = write(w) // the client has gone
+		_ = px.WriteMetrics(w) // the client has gone
 	})
 	if profiles {
 		mux.Handle(profiling.Path, profiling.Handler())

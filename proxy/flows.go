@@ -67,17 +67,18 @@ func (s *stale) note(p *Port, serving []netip.AddrPort) {
 
 func (s *stale) empty() bool { return len(s.byAddr) == 0 && len(s.byPort) == 0 }
 
-func (s *stale) protocols() (out []uint8) {
-	add := func(p uint8) {
-		if !slices.Contains(out, p) {
-			out = append(out, p)
+// kinds are those that there are: each costs a walk of the kernel's table.
+func (s *stale) kinds() (out []netlink.FlowKind) {
+	add := func(k netlink.FlowKind) {
+		if !slices.Contains(out, k) {
+			out = append(out, k)
 		}
 	}
 	for k := range s.byAddr {
-		add(k.protocol)
+		add(netlink.FlowKind{V6: k.to.Addr().Is6(), Protocol: k.protocol})
 	}
 	for k := range s.byPort {
-		add(k.protocol)
+		add(netlink.FlowKind{V6: k.v6, Protocol: k.protocol})
 	}
 	return out
 }

@@ -42,8 +42,10 @@ type Config struct {
 	Backend   Backend
 	// Families that Backend programs.
 	Families []corev1.IPFamily
+	// MinSyncPeriod is the least time from one call of Backend to the next; 0: none.
+	MinSyncPeriod time.Duration
 	// DeleteFlows forgets tracked connections; nil: netlink.DeleteFlows.
-	DeleteFlows func(match func(netlink.Flow) bool, protocols ...uint8) (int, error)
+	DeleteFlows func(match func(netlink.Flow) bool, kinds ...netlink.FlowKind) (int, error)
 	// Clock; nil: the real one.
 	Clock  clock.Clock
 	Logger *slog.Logger
@@ -241,6 +243,10 @@ func (p *Proxy) Run(ctx context.Context) error {
 	first := true
 	var retry <-chan time.Time
 	for {
+		var pause <-chan time.Time
+		if p.cfg.MinSyncPeriod > 0 {
+			pause = p.cfg.Clock.After(p.cfg.MinSyncPeriod)
+		}
 		if err := p.sync(first); err != nil {
 			p.cfg.Logger.Error("program services", "err", err)
 			retry = p.cfg.Clock.After(retryAfter)
@@ -251,6 +257,14 @@ func (p *Proxy) Run(ctx context.Context) error {
 		select {
 		case <-p.kick:
 		case <-retry:
+		case <-ctx.Done():
+			return nil
+		}
+		if pause == nil {
+			continue
+		}
+		select {
+		case <-pause:
 		case <-ctx.Done():
 			return nil
 		}
@@ -353,7 +367,7 @@ func (p *Proxy) forget(flows *stale) (err error) {
 		return err
 	}
 	start := p.cfg.Clock.Now()
-	n, err := p.cfg.DeleteFlows(flows.match, flows.protocols()...)
+	n, err := p.cfg.DeleteFlows(flows.match, flows.kinds()...)
 	p.metrics.forgot(start, n)
 	if n > 0 {
 		p.cfg.Logger.Debug("forgot flows to endpoints that are gone", "flows", n)

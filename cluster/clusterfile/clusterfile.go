@@ -63,6 +63,10 @@ type Network struct {
 	PodCIDRs     []netip.Prefix `yaml:"podCIDRs"`
 	ServiceCIDRs []netip.Prefix `yaml:"serviceCIDRs"`
 	NodeIPs      []netip.Addr   `yaml:"nodeIPs"`
+	// Policy says whether NetworkPolicies are enforced.
+	Policy *bool `yaml:"policy"`
+	// ProxyMode is what Services are programmed by.
+	ProxyMode string `yaml:"proxyMode"`
 }
 
 // APIServer of the cluster.
@@ -144,6 +148,9 @@ func (f *File) check() error {
 			return err
 		}
 	}
+	if m := f.Network.ProxyMode; f.Has("network.proxyMode") && !slices.Contains(proxyModes, m) {
+		return f.Errorf("network.proxyMode", "%q: want %s", m, strings.Join(proxyModes, ", "))
+	}
 	for i, p := range f.Manifests {
 		if p == "" {
 			return f.Errorf(fmt.Sprintf("manifests[%d]", i), "is empty")
@@ -165,6 +172,8 @@ func (f *File) check() error {
 	}
 	return nil
 }
+
+var proxyModes = []string{"nftables", "iptables"}
 
 // maxCount bounds a slip of the keyboard; a host's link has room for no more nodes.
 const maxCount = 253

@@ -29,14 +29,15 @@ type proxyFlags struct {
 	nodePorts        []string
 	masqueradeAll    bool
 	masqueradeBit    uint8
+	iptables         iptablesProxyFlags
 	healthz, metrics string
 	cleanup          bool
 	profiling        bool
 }
 
 var proxyAccepted = []others{
-	{"each change is programmed at once, by itself", "config-sync-period iptables-min-sync-period iptables-sync-period ipvs-min-sync-period ipvs-sync-period"},
-	{"nftables is the only mode", "iptables-localhost-nodeports? ipvs-exclude-cidrs ipvs-scheduler ipvs-strict-arp? ipvs-tcp-timeout ipvs-tcpfin-timeout ipvs-udp-timeout"},
+	{"each change is programmed at once, by itself", "config-sync-period"},
+	{"there is no mode ipvs", "ipvs-min-sync-period ipvs-sync-period ipvs-exclude-cidrs ipvs-scheduler ipvs-strict-arp? ipvs-tcp-timeout ipvs-tcpfin-timeout ipvs-udp-timeout"},
 	{"connection tracking stays as the host has it", "conntrack-max-per-core conntrack-min conntrack-tcp-be-liberal? conntrack-tcp-timeout-close-wait conntrack-tcp-timeout-established conntrack-udp-timeout conntrack-udp-timeout-stream"},
 	{"the process keeps the score that it was started with", "oom-score-adj"},
 	{"the families are those of the service CIDR", "bind-address"},
@@ -78,9 +79,10 @@ func (f *proxyFlags) bind(flags *pflag.FlagSet) {
 	f.client.bindMaster(flags)
 	flags.StringVar(&f.file, "config", "", "KubeProxyConfiguration file; its settings count for more than flags")
 	flags.StringVar(&f.hostname, "hostname-override", "", "name of the node; none: the host's")
-	flags.StringVar(&f.mode, "proxy-mode", "nftables", "nftables, the only mode")
+	flags.StringVar(&f.mode, "proxy-mode", "nftables", "what Services are programmed by: nftables or iptables (docs/services.md)")
 	flags.StringVar(&f.clusterCIDR, "cluster-cidr", "", "CIDR of pods, one a family; others' traffic to cluster IPs is masqueraded")
-	flags.StringSliceVar(&f.nodePorts, "nodeport-addresses", []string{"primary"}, "CIDRs of addresses at which node ports are open, and keywords for such: primary (the Node object's), all, localhost (which nftables can not serve)")
+	flags.StringSliceVar(&f.nodePorts, "nodeport-addresses", nil, "CIDRs of addresses at which node ports are open, and keywords for such: primary (the Node object's), all, localhost (which the mode nftables can not serve); none: primary in the mode nftables, all in others")
+	f.iptables.bind(flags)
 	flags.BoolVar(&f.masqueradeAll, "masquerade-all", false, "have all traffic to cluster IPs come from the node")
 	flags.Uint8Var(&f.masqueradeBit, "iptables-masquerade-bit", 14, "bit of the packet mark for what is to be masqueraded")
 	flags.StringVar(&f.healthz, "healthz-bind-address", "0.0.0.0:10256", "address of /healthz; empty: none")
@@ -96,12 +98,12 @@ func (f *proxyFlags) config(log *slog.Logger) (cluster.ProxyConfig, error) {
 			return none(err)
 		}
 	}
-	switch f.mode {
-	case "nftables", "":
-	case "iptables", "ipvs":
-		return none(fmt.Errorf("--proxy-mode=%s: skiff's proxy has the mode nftables only; say --proxy-mode=nftables, or run upstream's kube-proxy beside skiff up --without kube-proxy", f.mode))
-	default:
-		return none(fmt.Errorf("--proxy-mode=%s is no mode of a proxy; use nftables", f.mode))
+	mode, err := cluster.ParseProxyMode(f.mode)
+	if err != nil {
+		return none(fmt.Errorf("--proxy-mode: %w", err))
+	}
+	if len(f.nodePorts) == 0 && mode == cluster.ProxyNFTables {
+		f.nodePorts = []string{"primary"}
 	}
 	if f.masqueradeBit > 31 {
 		return none(fmt.Errorf("--iptables-masquerade-bit=%d is none of the 32 bits of a mark, 0 to 31", f.masqueradeBit))
@@ -109,8 +111,12 @@ func (f *proxyFlags) config(log *slog.Logger) (cluster.ProxyConfig, error) {
 	if _, err := nodeports.Parse(f.nodePorts); err != nil {
 		return none(fmt.Errorf("--nodeport-addresses: %w", err))
 	}
-	c := cluster.ProxyConfig{Table: proxyTable, NodePorts: f.nodePorts, MasqueradeAll: f.masqueradeAll, MasqueradeBit: f.masqueradeBit, Profiling: f.profiling, Logger: log}
-	var err error
+	c := cluster.ProxyConfig{Mode: mode, Former: cluster.OtherProxyModes(mode), Table: proxyTable, NodePorts: f.nodePorts, MasqueradeAll: f.masqueradeAll, MasqueradeBit: f.masqueradeBit, Profiling: f.profiling, Logger: log}
+	if mode == cluster.ProxyIPTables {
+		if err := f.iptables.set(&c); err != nil {
+			return none(err)
+		}
+	}
 	if c.PodCIDRs, err = prefixes("cluster-cidr", strings.FieldsFunc(f.clusterCIDR, func(r rune) bool { return r == ',' })); err != nil {
 		return none(err)
 	}
@@ -162,10 +168,8 @@ func (f *proxyFlags) read(log *slog.Logger) error {
 	f.mode = orElse(string(file.Mode), f.mode)
 	f.clusterCIDR = orElse(file.ClusterCIDR, f.clusterCIDR)
 	f.profiling = f.profiling || file.EnableProfiling
-	f.masqueradeAll = f.masqueradeAll || file.NFTables.MasqueradeAll
-	if bit := file.NFTables.MasqueradeBit; bit != nil {
-		f.masqueradeBit = uint8(min(uint32(*bit), 255))
-	}
+	f.iptables.read(&file.IPTables)
+	f.masquerading(&file)
 	if len(file.NodePortAddresses) > 0 {
 		f.nodePorts = file.NodePortAddresses
 	}

@@ -10,6 +10,8 @@ import (
 type podNetworkFlags struct {
 	mode, confDir string
 	binDirs       []string
+	policy        bool
+	proxyMode     string
 	port          uint16
 	given         func(name string) bool
 }
@@ -19,6 +21,8 @@ func (p *podNetworkFlags) bind(f *pflag.FlagSet) {
 	f.Uint16Var(&p.port, "vxlan-port", cluster.DefaultVXLANPort, "UDP port of VXLAN; the same on all nodes")
 	f.StringVar(&p.confDir, "cni-conf-dir", "", "directory in which CNI configurations are waited for, that then make the pod network; none: cni/net.d of the data directory, and skiff's bridge until there is one")
 	f.StringSliceVar(&p.binDirs, "cni-bin-dir", nil, "directories of CNI plugins; none: /opt/cni/bin and /usr/lib/cni")
+	f.BoolVar(&p.policy, "network-policy", true, "enforce NetworkPolicies; false: leave them to another network's engine (docs/network.md)")
+	f.StringVar(&p.proxyMode, "proxy-mode", "nftables", "what the node's proxy programs Services by: nftables or iptables (docs/services.md)")
 	p.given = f.Changed
 }
 
@@ -32,6 +36,12 @@ func (p *podNetworkFlags) change() cluster.PodNetworkChange {
 	}
 	if p.given("cni-conf-dir") {
 		c.CNIConfDir = &p.confDir
+	}
+	if p.given("proxy-mode") {
+		c.ProxyMode = &p.proxyMode
+	}
+	if p.given("network-policy") {
+		c.Policy = &p.policy
 	}
 	c.CNIBinDirs = p.binDirs
 	return c
