@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -89,7 +90,17 @@ type APIServerConfig struct {
 	MaxInFlight, MaxMutating int
 	// WithoutFairness bounds requests by these two alone, without priority and fairness.
 	WithoutFairness bool
-	ShutdownGrace   time.Duration
+
+	// Endpoints is how the addresses behind the kubernetes Service are kept, Servers of how many
+	// API servers; Peer is where the others reach this one. All may be zero.
+	Endpoints bootstrap.Reconciler
+	Servers   int
+	Peer      netip.AddrPort
+
+	// How the server ends and what it does for balancers, as in apiserver.Config.
+	ShutdownDelay, ShutdownGrace, WatchGrace time.Duration
+	ShutdownRetryAfter                       bool
+	GoawayChance                             float64
 
 	// Profiling serves profiles of the process below profiling.Path.
 	Profiling bool
@@ -169,9 +180,15 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 	if err != nil {
 		return nil, err
 	}
+	hostname, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("find this host's name: %w", err)
+	}
 	objects, err := bootstrap.New(bootstrap.Config{
 		Caches: caches, Store: db, Prefix: c.Store.External.keyPrefix(), ServiceCIDRs: c.ServiceCIDRs, Policy: c.Policy,
 		AdvertiseAddress: c.Advertise, Port: int32(c.Bind.Port()),
+		Hostname: hostname, Peer: c.Peer, Endpoints: c.Endpoints, Servers: c.Servers,
+		Serving:  func(ctx context.Context) error { return server.Serving(ctx) },
 		ClientCA: func() []byte { return c.ClientCA }, RequestHeaderCA: func() []byte { return c.FrontProxyCA },
 		Log: log.With("component", "bootstrap"),
 	})
@@ -234,7 +251,9 @@ func newAPIServer(c APIServerConfig) (*apiServer, error) {
 		TLS:         c.Serving,
 		KubeletTLS:  c.Kubelets,
 		Flow:        flow,
-		MaxInFlight: c.MaxInFlight, MaxMutating: c.MaxMutating, ShutdownGrace: c.ShutdownGrace,
+		MaxInFlight: c.MaxInFlight, MaxMutating: c.MaxMutating,
+		GoawayChance: c.GoawayChance, Leave: objects.Leave, ShutdownDelay: c.ShutdownDelay, WatchGrace: c.WatchGrace,
+		ShutdownGrace: c.ShutdownGrace, ShutdownRetryAfter: c.ShutdownRetryAfter,
 		ServerAddress: address, Audit: c.Audit,
 		Logger: log.With("component", "apiserver"),
 	})

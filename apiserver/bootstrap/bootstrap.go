@@ -45,6 +45,8 @@ type Config struct {
 	Port             int32
 	// Hostname makes the identity that the server has in the cluster; empty: it has none.
 	Hostname string
+	// Peer is where other API servers reach this one; none: the advertised address.
+	Peer netip.AddrPort
 	// Endpoints is how the servers' addresses are kept; empty: Leased. Servers is how many
 	// there are, for Counted; 0: one.
 	Endpoints Reconciler
@@ -91,6 +93,9 @@ func New(c Config) (*Bootstrap, error) {
 		c.Endpoints = Leased
 	}
 	c.Servers = max(c.Servers, 1)
+	if !c.Peer.IsValid() {
+		c.Peer = netip.AddrPortFrom(c.AdvertiseAddress, uint16(c.Port))
+	}
 	if c.Prefix == "" {
 		c.Prefix = "/registry/"
 	}

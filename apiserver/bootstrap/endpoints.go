@@ -273,9 +273,7 @@ func (e *endpoints) writeSlice(ctx context.Context, slice *discoveryv1.EndpointS
 	}
 	err := e.put(ctx, slicesResource, true, slice.DeepCopy(), change)
 	if err == nil && otherType { // which cannot be changed
-		if err = e.remove(ctx, slicesResource); err == nil {
-			err = e.put(ctx, slicesResource, true, slice, change)
-		}
+		err = e.replace(ctx, slicesResource, slice)
 	}
 	if err != nil {
 		return fmt.Errorf("write EndpointSlice %s: %w", serviceName, err)
@@ -283,15 +281,16 @@ func (e *endpoints) writeSlice(ctx context.Context, slice *discoveryv1.EndpointS
 	return nil
 }
 
-func (e *endpoints) remove(ctx context.Context, gr schema.GroupResource) error {
+// replace deletes an object and creates another in its place.
+func (e *endpoints) replace(ctx context.Context, gr schema.GroupResource, with api.Object) error {
 	r, err := lookup.Resource(e.b.Caches, gr)
 	if err != nil {
 		return err
 	}
-	if _, err := r.Delete(ctx, metav1.NamespaceDefault, serviceName, cacher.Preconditions{}, nil); !apierrors.IsNotFound(err) {
+	if _, err := r.Delete(ctx, with.GetNamespace(), with.GetName(), cacher.Preconditions{}, nil); err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	return nil
+	return e.b.create(ctx, r, with)
 }
 
 // put creates an object, if create says so, or changes it where change does.
@@ -300,7 +299,8 @@ func (e *endpoints) put(ctx context.Context, gr schema.GroupResource, create boo
 	if err != nil {
 		return err
 	}
-	current, err := r.Get(ctx, want.GetNamespace(), want.GetName(), "0")
+	// A cache that lags must not hide that another server has written.
+	current, err := r.Get(ctx, want.GetNamespace(), want.GetName(), "")
 	if err == nil {
 		if _, differs := change(current.Runtime()); !differs {
 			return nil

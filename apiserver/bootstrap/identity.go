@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 	"time"
 
@@ -63,8 +62,8 @@ func newIdentity(b *Bootstrap) *identity {
 	i.holder = i.name + "_" + uuid.NewString()
 	i.peer = &presence{store: b.Store, key: b.Prefix + "peerserverleases/" + i.name, fill: func(o *corev1.Endpoints) {
 		o.Subsets = []corev1.EndpointSubset{{
-			Addresses: []corev1.EndpointAddress{{IP: b.AdvertiseAddress.String()}},
-			Ports:     []corev1.EndpointPort{b.endpoints.port()},
+			Addresses: []corev1.EndpointAddress{{IP: b.Peer.Addr().String()}},
+			Ports:     []corev1.EndpointPort{{Name: "https", Port: int32(b.Peer.Port()), Protocol: corev1.ProtocolTCP}},
 		}}
 		if o.Labels == nil {
 			o.Labels = map[string]string{}
@@ -108,7 +107,7 @@ func (i *identity) fill(l *coordinationv1.Lease) {
 	l.Spec.HolderIdentity, l.Spec.LeaseDurationSeconds, l.Spec.RenewTime = &i.holder, &seconds, &now
 	metav1.SetMetaDataLabel(&l.ObjectMeta, identityLabel, identityValue)
 	metav1.SetMetaDataLabel(&l.ObjectMeta, corev1.LabelHostname, i.b.Hostname)
-	metav1.SetMetaDataAnnotation(&l.ObjectMeta, corev1.AnnotationPeerAdvertiseAddress, netip.AddrPortFrom(i.b.AdvertiseAddress, uint16(i.b.Port)).String())
+	metav1.SetMetaDataAnnotation(&l.ObjectMeta, corev1.AnnotationPeerAdvertiseAddress, i.b.Peer.String())
 }
 
 // withdraw takes both away.

@@ -22,7 +22,7 @@ var extraFlags = strings.Fields(`anonymous-auth token-auth-file api-audiences se
 
 // extraFlag tells whether a flag may be given.
 func extraFlag(name string) bool {
-	return slices.Contains(extraFlags, name) || strings.HasPrefix(name, "audit-")
+	return slices.Contains(extraFlags, name) || slices.Contains(balanceNames, name) || strings.HasPrefix(name, "audit-")
 }
 
 // extraArgs changes the configuration of the API server of skiff up as its extra arguments say.
@@ -109,6 +109,11 @@ func (f *apiServerFlags) overlay(given func(string) bool, c *cluster.APIServerCo
 			return fmt.Errorf("--event-ttl=%s: want more than 0s", f.storage.eventTTL)
 		}
 		c.Store.EventTTL = f.storage.eventTTL
+	}
+	if slices.ContainsFunc(balanceNames, given) {
+		if err := f.balance.set(c); err != nil {
+			return err
+		}
 	}
 	if given("tls-min-version") || given("tls-cipher-suites") {
 		switch f.serving.minVersion {

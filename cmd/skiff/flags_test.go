@@ -24,8 +24,8 @@ func componentCommands() map[string]*cobra.Command {
 
 // own are flags that upstream does not have.
 var own = map[string][]string{
-	// The second is a former name, which upstream still takes.
-	"kube-apiserver": {"etcd-data-dir", "audit-webhook-batch-initial-backoff"},
+	// The second is a former name, the third deprecated: upstream takes both and does not name them.
+	"kube-apiserver": {"etcd-data-dir", "audit-webhook-batch-initial-backoff", "apiserver-count"},
 	"kubelet":        {"pod-logs-dir"},
 }
 

@@ -44,6 +44,7 @@ type apiServerFlags struct {
 	inFlight, mutate int
 	profiling, fair  bool
 	audit            *audit.Options
+	balance          balanceFlags
 }
 
 // frontProxyFlags are upstream's flags of proxies that name users in headers.
@@ -91,17 +92,16 @@ func kubeAPIServerCommand() *cobra.Command {
 			{"the server has no such endpoint", "contention-profiling? enable-logs-handler? debug-socket-path"},
 			{"metrics are served as they are", "allow-metric-labels allow-metric-labels-manifest disabled-metrics show-hidden-metrics-for-version"},
 			{"requests end after a minute, watches when the client wants", "request-timeout min-request-timeout"},
-			{"the server stops taking requests at once and lets those under way finish", "shutdown-delay-duration shutdown-send-retry-after? shutdown-watch-termination-grace-period livez-grace-period goaway-chance"},
+			{"the server is alive as long as its parts are", "livez-grace-period"},
 			{"collections are deleted one object after the other", "delete-collection-workers"},
 			{"garbage collection is served, whoever collects", "enable-garbage-collector?"},
 			{"ServiceAccount tokens are checked against the objects that they are bound to, and live as long as asked for", "service-account-lookup? service-account-extend-token-expiration? service-account-max-token-expiration"},
-			{"endpoints of the kubernetes Service are leased", "endpoint-reconciler-type"},
 			{"kubelets are reached at their InternalIP first", "kubelet-preferred-address-types kubelet-timeout"},
 			{"not-ready and unreachable nodes are tolerated for 300 s", "default-not-ready-toleration-seconds default-unreachable-toleration-seconds"},
 			{"extension API servers are reached at their endpoints", "enable-aggregator-routing? aggregator-reject-forwarding-redirect?"},
 			{"leases of the store are shared by keys of the same minute", "lease-reuse-duration-seconds"},
 			{"the server's addresses are names enough", "external-hostname"},
-			{"no peer proxies to this server", "peer-advertise-ip peer-advertise-port peer-ca-file"},
+			{"the server passes nothing on to its peers: all serve the same version", "peer-ca-file"},
 			{"candidates elect among themselves", "coordinated-leadership-lease-duration coordinated-leadership-renew-deadline coordinated-leadership-retry-period"},
 			{"it has no effect upstream either", "max-connection-bytes-per-sec"},
 			{"what failed is sent to the audit webhook again after --audit-webhook-initial-backoff", "audit-webhook-batch-initial-backoff"},
@@ -137,6 +137,7 @@ func (f *apiServerFlags) bind(flags *pflag.FlagSet) {
 	f.serving.bind(flags, 6443)
 	f.storage.bind(flags)
 	f.frontProxy.bind(flags)
+	f.balance.bind(flags)
 	f.audit = audit.NewOptions()
 	f.audit.AddFlags(flags)
 	flags.StringVar(&f.advertise, "advertise-address", "", "address that clients in the cluster are given; none: --bind-address, or this host's")
@@ -207,6 +208,9 @@ func (f *apiServerFlags) config(flags *pflag.FlagSet, log *slog.Logger) (cluster
 		return none(err)
 	}
 	if c.TokenKeys, err = publicKeys("service-account-key-file", f.tokenKeys); err != nil {
+		return none(err)
+	}
+	if err := f.balance.set(&c); err != nil {
 		return none(err)
 	}
 	own := c.TokenKey.Public()
