@@ -55,7 +55,7 @@ func newFixture(t testing.TB) *fixture {
 		Families: []corev1.IPFamily{corev1.IPv4Protocol}, Clock: f.clock, Logger: slog.New(slog.DiscardHandler),
 		DeleteFlows: func(match func(netlink.Flow) bool, kinds ...netlink.FlowKind) (int, error) {
 			before := len(f.flows)
-			f.flows = slices.DeleteFunc(f.flows, func(g netlink.Flow) bool { 
+			f.flows = slices.DeleteFunc(f.flows, func(g netlink.Flow) bool {
 				return slices.Contains(kinds, netlink.FlowKind{V6: g.Original.Addr().Is6(), Protocol: g.Protocol}) && match(g)
 			})
 			return before - len(f.flows), nil

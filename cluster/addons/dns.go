@@ -56,7 +56,7 @@ type DNSConfig struct {
 type DNS struct {
 	cfg    DNSConfig
 	nodes  corelisters.NodeLister
-	synced cache.InformerSynced
+	synced cache.DoneChecker
 	kick   chan struct{}
 }
 
@@ -84,13 +84,13 @@ func NewDNS(cfg DNSConfig) (*DNS, error) {
 	if err != nil {
 		return nil, fmt.Errorf("watch nodes: %w", err)
 	}
-	d.synced = reg.HasSynced
+	d.synced = reg.HasSyncedChecker()
 	return d, nil
 }
 
 // Run keeps the objects until ctx ends.
 func (d *DNS) Run(ctx context.Context) error {
-	if !cache.WaitForCacheSync(ctx.Done(), d.synced) {
+	if !cache.WaitFor(ctx, "", d.synced) {
 		return nil
 	}
 	var retry <-chan time.Time

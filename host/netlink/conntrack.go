@@ -27,21 +27,26 @@ const (
 	filterByProtocol = 1 << 3
 )
 
-// DeleteFlows forgets the tracked connections that match; their next packet is a
-// new connection. Of the given protocols only, which the kernel selects, or of all. It
-// returns how many there were.
-func DeleteFlows(match func(Flow) bool, protocols ...uint8) (int, error) {
-	if len(protocols) == 0 {
-		protocols = []uint8{0}
-	}
+// FlowKind is a protocol of an address family.
+type FlowKind struct {
+	V6       bool
+	Protocol uint8
+}
+
+// DeleteFlows forgets the tracked connections of the given kinds that match; their next packet
+// is a new connection. It returns how many there were. For each kind the kernel walks its whole
+// table, which takes it some 10 ms however few there are.
+func DeleteFlows(match func(Flow) bool, kinds ...FlowKind) (int, error) {
 	n := 0
-	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		for _, protocol := range protocols {
-			deleted, err := deleteFlows(family, protocol, match)
-			n += deleted
-			if err != nil {
-				return n, fmt.Errorf("delete tracked connections: %w", err)
-			}
+	for _, k := range kinds {
+		family := uint8(unix.AF_INET)
+		if k.V6 {
+			family = unix.AF_INET6
+		}
+		deleted, err := deleteFlows(family, k.Protocol, match)
+		n += deleted
+		if err != nil {
+			return n, fmt.Errorf("delete tracked connections: %w", err)
 		}
 	}
 	return n, nil
@@ -55,20 +60,18 @@ func conntrackRequest(cmd, flags int, family uint8) *nl.NetlinkRequest {
 
 func deleteFlows(family, protocol uint8, match func(Flow) bool) (n int, err error) {
 	req := conntrackRequest(nl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP, family)
-	if protocol != 0 {
-		flag := func(kind int, bits uint32) *nl.RtAttr {
-			return nl.NewRtAttr(kind, binary.NativeEndian.AppendUint32(nil, bits))
-		}
-		filter := nl.NewRtAttr(ctaFilter|unix.NLA_F_NESTED, nil)
-		filter.AddChild(flag(ctaFilterOrig, filterByProtocol))
-		filter.AddChild(flag(ctaFilterReply, 0))
-		tuple := nl.NewRtAttr(nl.CTA_TUPLE_ORIG|unix.NLA_F_NESTED, nil)
-		proto := nl.NewRtAttr(nl.CTA_TUPLE_PROTO|unix.NLA_F_NESTED, nil)
-		proto.AddChild(nl.NewRtAttr(nl.CTA_PROTO_NUM, []byte{protocol}))
-		tuple.AddChild(proto)
-		req.AddData(filter)
-		req.AddData(tuple)
+	flag := func(kind int, bits uint32) *nl.RtAttr {
+		return nl.NewRtAttr(kind, binary.NativeEndian.AppendUint32(nil, bits))
 	}
+	filter := nl.NewRtAttr(ctaFilter|unix.NLA_F_NESTED, nil)
+	filter.AddChild(flag(ctaFilterOrig, filterByProtocol))
+	filter.AddChild(flag(ctaFilterReply, 0))
+	tuple := nl.NewRtAttr(nl.CTA_TUPLE_ORIG|unix.NLA_F_NESTED, nil)
+	proto := nl.NewRtAttr(nl.CTA_TUPLE_PROTO|unix.NLA_F_NESTED, nil)
+	proto.AddChild(nl.NewRtAttr(nl.CTA_PROTO_NUM, []byte{protocol}))
+	tuple.AddChild(proto)
+	req.AddData(filter)
+	req.AddData(tuple)
 	msgs, err := req.Execute(unix.NETLINK_NETFILTER, 0)
 	// A table that changed meanwhile: what was seen is dealt with, what was not is new.
 	if err != nil && !errors.Is(err, unix.EINTR) {
@@ -76,7 +79,7 @@ func deleteFlows(family, protocol uint8, match func(Flow) bool) (n int, err erro
 	}
 	for _, m := range msgs {
 		f, id, ok := parseFlow(m)
-		if !ok || protocol != 0 && f.Protocol != protocol || !match(f) {
+		if !ok || f.Protocol != protocol || !match(f) {
 			continue
 		}
 		del := conntrackRequest(nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK, family)

@@ -30,7 +30,7 @@ func TestParseFlowThatIsCut(t *testing.T) {
 
 func TestDeleteFlowsOfNothing(t *testing.T) {
 	own(t)
-	n, err := DeleteFlows(func(Flow) bool { return true }, 17, 132)
+	n, err := DeleteFlows(func(Flow) bool { return true }, FlowKind{Protocol: 17}, FlowKind{V6: true, Protocol: 132})
 	if err != nil || n != 0 {
 		t.Errorf("%d, %v; want none", n, err)
 	}
@@ -39,7 +39,7 @@ func TestDeleteFlowsOfNothing(t *testing.T) {
 func BenchmarkDeleteFlows(b *testing.B) {
 	own(b)
 	for b.Loop() {
-		if _, err := DeleteFlows(func(Flow) bool { return false }, 17); err != nil {
+		if _, err := DeleteFlows(func(Flow) bool { return false }, FlowKind{Protocol: 17}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -101,7 +101,7 @@ func (n *Node) Run(ctx context.Context) error {
 	defer n.nodes.Shutdown()
 	defer cancel()
 	n.nodes.StartWithContext(ctx)
-	if !cache.WaitForCacheSync(ctx.Done(), reg.HasSynced) {
+	if !cache.WaitFor(ctx, "", reg.HasSyncedChecker()) {
 		return nil
 	}
 	var wg sync.WaitGroup

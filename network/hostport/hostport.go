@@ -144,7 +144,8 @@ func (p *Ports) forgetFlows(e entry) error {
 	if len(ports) == 0 {
 		return nil
 	}
-	_, err := netlink.DeleteFlows(func(f netlink.Flow) bool { return f.Protocol == UDP && ports[f.Original.Port()] })
+	_, err := netlink.DeleteFlows(func(f netlink.Flow) bool { return ports[f.Original.Port()] },
+		netlink.FlowKind{Protocol: UDP}, netlink.FlowKind{V6: true, Protocol: UDP})
 	return err
 }
 
