@@ -9,8 +9,10 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/skiff-k8s/skiff/containers/cgroup"
 	"github.com/skiff-k8s/skiff/containers/monitor"
 	"github.com/skiff-k8s/skiff/containers/record"
 	"github.com/skiff-k8s/skiff/containers/sandbox"
@@ -163,11 +165,12 @@ func (r *Runtime) adoptContainer(c *containerState) error {
 	} else if !errors.Is(err, monitor.ErrGone) {
 		return err
 	}
-	return r.ended(c, r.lastWords(rec.ID))
+	return r.ended(c, r.lastWords(rec))
 }
 
 // lastWords finds out how a container ended whose monitor does not answer.
-func (r *Runtime) lastWords(id string) *monitor.Exit {
+func (r *Runtime) lastWords(rec containerRecord) *monitor.Exit {
+	id := rec.ID
 	e, err := monitor.ReadExit(r.exitFile(id))
 	if err == nil {
 		return e
@@ -177,11 +180,21 @@ func (r *Runtime) lastWords(id string) *monitor.Exit {
 	}
 	// The monitor was killed. What it left must not run unwatched.
 	if s, err := monitor.ReadState(r.containerRun(id)); err == nil {
-		if err := monitor.Kill(s); err != nil {
+		if err := killOrphan(s, rec.Cgroup); err != nil {
 			r.log.Warn("orphaned container not killed", "container", id, "err", err)
 		}
 	}
 	return nil
+}
+
+// killOrphan ends what a monitor left. A signal may be kept away by an AppArmor
+// profile, the cgroup's kill is not.
+func killOrphan(s *monitor.State, group string) error {
+	err := monitor.Kill(s)
+	if errors.Is(err, unix.EPERM) && group != "" {
+		return errors.Join(cgroup.At(group).Kill(), monitor.AwaitEnd(s))
+	}
+	return err
 }
 
 // watch waits for the container's end in the background.
@@ -208,7 +221,7 @@ func (r *Runtime) watch(c *containerState, w *monitor.Watch) {
 		id := c.record().ID
 		if err != nil {
 			r.log.Warn("lost a container's monitor", "container", id, "err", err)
-			e = r.lastWords(id)
+			e = r.lastWords(c.record())
 		}
 		if err := r.ended(c, e); err != nil {
 			r.log.Error("end of container not recorded", "container", id, "err", err)

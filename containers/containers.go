@@ -26,11 +26,13 @@ import (
 	"google.golang.org/grpc"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/skiff-k8s/skiff/containers/apparmor"
 	"github.com/skiff-k8s/skiff/containers/cgroup"
 	"github.com/skiff-k8s/skiff/containers/image"
 	"github.com/skiff-k8s/skiff/containers/oci"
 	"github.com/skiff-k8s/skiff/containers/sandbox"
 	"github.com/skiff-k8s/skiff/containers/snapshot"
+	hostarmor "github.com/skiff-k8s/skiff/host/apparmor"
 )
 
 // Config configures a Runtime.
@@ -71,6 +73,7 @@ type Runtime struct {
 	layers   *snapshot.Layers
 	images   *image.Store
 	host     oci.Host
+	apparmor *apparmor.Profiles
 	launcher string // programs; set by Run
 	monitor  string
 	// unmappable is why pods cannot have user namespaces here, or nil.
@@ -129,6 +132,7 @@ func New(cfg Config) (*Runtime, error) {
 	if r.host, err = hostFacts(); err != nil {
 		return nil, err
 	}
+	r.apparmor = apparmor.New(hostarmor.This())
 	r.streams = newStreamServer(r)
 	return r, r.loadRecords()
 }
@@ -187,6 +191,9 @@ func (r *Runtime) Run(ctx context.Context) error {
 	}
 	if r.unmappable = r.tryMapping(); r.unmappable != nil {
 		r.log.Info("pods cannot have user namespaces here", "reason", r.unmappable)
+	}
+	if err := r.apparmor.Missing(); err != nil {
+		r.log.Warn("containers that name no AppArmor profile run without one", "reason", err)
 	}
 	if err := r.adopt(ctx); err != nil {
 		return err

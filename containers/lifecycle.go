@@ -166,7 +166,7 @@ func (r *Runtime) start(c *containerState) error {
 	w, err := monitor.Subscribe(run)
 	if errors.Is(err, monitor.ErrGone) {
 		// So short-lived that its monitor is done.
-		return r.ended(c, r.lastWords(rec.ID))
+		return r.ended(c, r.lastWords(rec))
 	}
 	if err != nil {
 		return errors.Join(err, monitor.Signal(run, unix.SIGKILL))
@@ -204,8 +204,13 @@ func (r *Runtime) stopContainer(ctx context.Context, c *containerState, grace ti
 			r.log.Warn("stop signal unusable, using SIGTERM", "container", rec.ID, "err", err)
 			sig = unix.SIGTERM
 		}
-		if err := r.signal(rec, sig); err != nil {
+		err = r.signal(rec, sig)
+		if err != nil && !errors.Is(err, unix.EPERM) {
 			return err
+		}
+		if err != nil {
+			r.log.Warn("the container's AppArmor profile keeps its stop signal away: killed at once", "container", rec.ID, "err", err)
+			grace = 0
 		}
 		timer := time.NewTimer(grace)
 		defer timer.Stop()
@@ -217,12 +222,14 @@ func (r *Runtime) stopContainer(ctx context.Context, c *containerState, grace ti
 			return ctx.Err()
 		}
 	}
-	if err := r.signal(rec, unix.SIGKILL); err != nil {
+	err := r.signal(rec, unix.SIGKILL)
+	if err != nil && !errors.Is(err, unix.EPERM) {
 		return err
 	}
-	if rec.SharedPID {
+	if rec.SharedPID || err != nil {
 		// Other processes of this container are not its init's descendants in
-		// a namespace of their own: they die by the cgroup.
+		// a namespace of their own: they die by the cgroup. So does whom an
+		// AppArmor profile shields: the cgroup's kill asks no profile.
 		if err := cgroup.At(rec.Cgroup).Kill(); err != nil {
 			return err
 		}

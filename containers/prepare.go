@@ -81,18 +81,19 @@ func (r *Runtime) prepare(ctx context.Context, c *containerState, s *sandboxStat
 			}
 		}
 	}
+	profile, err := r.apparmor.Of(ctx, c.cfg.GetLinux().GetSecurityContext())
+	if err != nil {
+		return status.Errorf(codes.InvalidArgument, "securityContext.apparmor: %v", err)
+	}
 	paths := sandbox.Layout(r.sandboxConfig(rec.SandboxID, s.cfg))
 	spec, err := oci.Build(oci.Input{
 		Container: c.cfg, Sandbox: s.cfg, Image: img.ConfigFile(),
 		RootFS: rootfs, CgroupPath: rec.Cgroup, Namespaces: ns,
 		Files:   oci.Files{Shm: paths.Shm, Hosts: paths.Hosts, Hostname: paths.Hostname, ResolvConf: paths.ResolvConf},
-		Volumes: volumes, Host: r.host, DefaultCapabilities: r.cfg.DefaultCapabilities,
+		Volumes: volumes, Host: r.host, AppArmor: profile, DefaultCapabilities: r.cfg.DefaultCapabilities,
 	})
 	if err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
-	}
-	if p := c.cfg.GetLinux().GetSecurityContext().GetApparmor(); p.GetProfileType() == runtimeapi.SecurityProfile_Localhost {
-		r.log.Warn("AppArmor profile ignored: this runtime does not apply AppArmor", "container", rec.ID, "profile", p.GetLocalhostRef())
 	}
 	b, err := json.Marshal(spec)
 	if err != nil {

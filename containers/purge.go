@@ -85,7 +85,7 @@ func (r *Runtime) downContainer(id string) error {
 		return rerr
 	}
 	if s, err := monitor.ReadState(r.containerRun(id)); err == nil {
-		if err := monitor.Kill(s); err != nil {
+		if err := killOrphan(s, rec.Cgroup); err != nil {
 			return err
 		}
 	}

@@ -40,7 +40,8 @@ func (r *Runtime) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*r
 		out.RuntimeHandlers = append(out.RuntimeHandlers, &runtimeapi.RuntimeHandler{Name: name, Features: features})
 	}
 	if req.GetVerbose() {
-		info, err := json.Marshal(map[string]string{"rootDir": r.cfg.RootDir, "stateDir": r.cfg.StateDir, "cgroupRoot": r.cfg.CgroupRoot})
+		info, err := json.Marshal(map[string]string{"rootDir": r.cfg.RootDir, "stateDir": r.cfg.StateDir, "cgroupRoot": r.cfg.CgroupRoot,
+			"apparmor": strconv.FormatBool(r.apparmor.Enabled())})
 		if err != nil {
 			return nil, err
 		}

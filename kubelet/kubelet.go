@@ -31,6 +31,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/skiff-k8s/skiff/host/apparmor"
 	"github.com/skiff-k8s/skiff/host/cgroup"
 	"github.com/skiff-k8s/skiff/host/mount"
 	"github.com/skiff-k8s/skiff/kubelet/cri"
@@ -228,6 +229,7 @@ func New(cfg Config) (*Kubelet, error) {
 		CRINode: k.criNode(memory.Value()), HostIPs: func() []string { return cfg.NodeIPs }, Node: k.node.Object, Allocatable: k.node.Allocatable,
 		NetworkReady: k.node.NetworkReady, Runtime: k.node.RuntimeConditions, RuntimeName: k.node.RuntimeName, Recorder: k.recorder,
 		PodLogsDir: cfg.PodLogsDir, ContainerLogsDir: cfg.ContainerLogsDir, ManifestDir: cfg.ManifestDir, ManifestURL: cfg.ManifestURL, ManifestURLHeader: cfg.ManifestURLHeader, Dead: cfg.DeadContainers, Logger: cfg.Logger,
+		AppArmor: apparmor.This().Check(),
 	}); err != nil {
 		return fail(err)
 	}

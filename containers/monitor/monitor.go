@@ -181,6 +181,30 @@ func awaitEnd(pidfd int) error {
 // Kill ends the processes that a state file names, if they are still the same:
 // for a monitor that no longer answers. It returns when they have ended.
 func Kill(s *State) error {
+	return s.each(func(pid, pidfd int) error {
+		err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0)
+		if err == nil {
+			err = awaitEnd(pidfd)
+		}
+		if err != nil && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("kill process %d: %w", pid, err)
+		}
+		return nil
+	})
+}
+
+// AwaitEnd returns when the processes of a state file have ended, which others kill.
+func AwaitEnd(s *State) error {
+	return s.each(func(pid, pidfd int) error {
+		if err := awaitEnd(pidfd); err != nil {
+			return fmt.Errorf("wait for process %d: %w", pid, err)
+		}
+		return nil
+	})
+}
+
+// each calls do for the processes of a state file that are still the same.
+func (s *State) each(do func(pid, pidfd int) error) error {
 	var errs []error
 	for _, p := range []struct {
 		pid   int
@@ -192,12 +216,8 @@ func Kill(s *State) error {
 		}
 		// Checked after the pidfd holds the process: no reuse in between.
 		if Alive(p.pid, p.start) {
-			err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
-			if err == nil {
-				err = awaitEnd(fd)
-			}
-			if err != nil && !errors.Is(err, unix.ESRCH) {
-				errs = append(errs, fmt.Errorf("kill process %d: %w", p.pid, err))
+			if err := do(p.pid, fd); err != nil {
+				errs = append(errs, err)
 			}
 		}
 		_ = unix.Close(fd)

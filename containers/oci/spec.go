@@ -29,6 +29,8 @@ type Input struct {
 	Files      Files
 	Volumes    []Volume // for the image's declared volumes and image mounts
 	Host       Host
+	// AppArmor is the profile that the container runs under; empty for none.
+	AppArmor string
 
 	DefaultCapabilities []string
 }
@@ -92,6 +94,7 @@ func Build(in Input) (*specs.Spec, error) {
 			Cwd:             workingDir(in.Container, in.Image),
 			Capabilities:    caps,
 			NoNewPrivileges: sec.GetNoNewPrivs(),
+			ApparmorProfile: in.AppArmor,
 		},
 		Root:        &specs.Root{Path: in.RootFS, Readonly: sec.GetReadonlyRootfs()},
 		Annotations: in.Container.GetAnnotations(),

@@ -36,9 +36,6 @@ func effective(pod *corev1.Pod, c *corev1.Container) corev1.SecurityContext {
 	if out.SeccompProfile == nil {
 		out.SeccompProfile = p.SeccompProfile
 	}
-	if out.AppArmorProfile == nil {
-		out.AppArmorProfile = p.AppArmorProfile
-	}
 	return out
 }
 
@@ -90,20 +87,9 @@ func containerSecurity(n *Node, pod *corev1.Pod, c *corev1.Container, a Attempt)
 			sc.Seccomp.LocalhostRef = filepath.Join(n.SeccompDir, *p.LocalhostProfile)
 		}
 	}
-	if p := e.AppArmorProfile; p != nil {
-		sc.Apparmor = &runtimeapi.SecurityProfile{}
-		switch p.Type {
-		case corev1.AppArmorProfileTypeUnconfined:
-			sc.Apparmor.ProfileType = runtimeapi.SecurityProfile_Unconfined
-		case corev1.AppArmorProfileTypeLocalhost:
-			if p.LocalhostProfile == nil || *p.LocalhostProfile == "" {
-				return nil, fmt.Errorf("localhostProfile must be set if appArmorProfile type is Localhost.")
-			}
-			sc.Apparmor.ProfileType = runtimeapi.SecurityProfile_Localhost
-			sc.Apparmor.LocalhostRef = *p.LocalhostProfile
-		}
-	}
-	return sc, nil
+	var err error
+	sc.Apparmor, sc.ApparmorProfile, err = appArmor(pod, c) //nolint:staticcheck // runtimes of before structured profiles read the latter
+	return sc, err
 }
 
 // verifyNonRoot refuses containers that must not run as root and would, or might.

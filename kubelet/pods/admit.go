@@ -8,6 +8,7 @@ import (
 
 	"github.com/skiff-k8s/skiff/api/podfit"
 	"github.com/skiff-k8s/skiff/kubelet/cri"
+	"github.com/skiff-k8s/skiff/kubelet/criconfig"
 )
 
 // admit decides whether the node takes a pod; nil: it does. What runs already was
@@ -26,6 +27,9 @@ func (m *Manager) admit(pod *corev1.Pod, rt *cri.Pod) *Eviction {
 		}
 		if reason, msg := refuse(pod, others, m.cfg.Allocatable(), m.cfg.Node()); reason != "" {
 			return &Eviction{Reason: reason, Message: "Pod was rejected: " + msg, refused: true}
+		}
+		if err := criconfig.CheckAppArmor(pod, m.cfg.AppArmor); err != nil {
+			return &Eviction{Reason: "AppArmor", Message: "Pod was rejected: Cannot enforce AppArmor: " + err.Error(), refused: true}
 		}
 	}
 	m.admitted[pod.UID] = pod

@@ -36,6 +36,8 @@ type harness struct {
 	dir    string
 	// manifests is the directory of static pods, if any.
 	manifests string
+	// apparmor is why the host has none, if so.
+	apparmor error
 
 	m    *Manager
 	stop func()
@@ -78,7 +80,7 @@ func (h *harness) start() {
 		Allocatable: func() corev1.ResourceList {
 			return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourcePods: resource.MustParse("50")}
 		},
-		NetworkReady: func() error { return nil }, Recorder: rec, PodLogsDir: filepath.Join(h.dir, "logs"), ManifestDir: h.manifests, Logger: log,
+		NetworkReady: func() error { return nil }, Recorder: rec, PodLogsDir: filepath.Join(h.dir, "logs"), ManifestDir: h.manifests, AppArmor: h.apparmor, Logger: log,
 	})
 	if err != nil {
 		h.t.Fatal(err)

@@ -59,6 +59,8 @@ type Config struct {
 	NetworkReady func() error
 	// Runtime is how the runtime was when last asked; nil: ready, and all can be had.
 	Runtime func() cri.Conditions
+	// AppArmor is why the host enforces no AppArmor profiles; nil: it does.
+	AppArmor error
 	// RuntimeName is the scheme of container ids in the API.
 	RuntimeName func() string
 	// Recorder takes the events of pods.

@@ -2,6 +2,7 @@ package pods
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -319,8 +320,9 @@ func TestRuntimeAway(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	h := newHarness(t)
+	h.apparmor = errors.New("AppArmor is not enabled on the host")
 	h.start()
-	for n, reason := range map[string]string{"sysctl": "SysctlForbidden", "ports2": "NodePorts"} {
+	for n, reason := range map[string]string{"sysctl": "SysctlForbidden", "ports2": "NodePorts", "apparmor": "AppArmor"} {
 		if n == "ports2" {
 			h.create(newPod("ports1", func(p *corev1.Pod) {
 				p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 1, HostPort: 80}}
@@ -328,10 +330,13 @@ func TestRefused(t *testing.T) {
 			h.waitPod("ports1", "ready", ready)
 		}
 		h.create(newPod(n, func(p *corev1.Pod) {
-			if n == "sysctl" {
+			switch n {
+			case "sysctl":
 				p.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "kernel.panic", Value: "1"}}}
-			} else {
+			case "ports2":
 				p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 1, HostPort: 80}}
+			case "apparmor":
+				p.Spec.SecurityContext = &corev1.PodSecurityContext{AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}}
 			}
 		}))
 		p := h.waitPod(n, "failed", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })

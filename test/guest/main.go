@@ -31,7 +31,7 @@ import (
 const kernelPackage = "linux-image-cloud-amd64"
 
 // hostPrograms are taken from this host, with the libraries that they need.
-var hostPrograms = []string{"ip", "nft", "script", "tar", "gzip", "nsenter", "unshare"}
+var hostPrograms = []string{"ip", "nft", "script", "tar", "gzip", "nsenter", "unshare", "apparmor_parser"}
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "kubeadm" {
@@ -50,6 +50,7 @@ func main() {
 	flag.StringVar(&o.skiff, "skiff", "bin/skiff", "the binary whose clusters are tested")
 	flag.StringVar(&o.kubectl, "kubectl", "bin/kubectl", "kubectl")
 	flag.StringVar(&o.run, "run", "", "only steps whose name contains this")
+	flag.StringVar(&o.focus, "focus", "", "only tests whose name matches this, in steps of packages")
 	flag.IntVar(&o.memory, "memory", 4096, "the guest's memory in MiB")
 	flag.DurationVar(&o.timeout, "timeout", time.Hour, "for everything")
 	flag.Parse()
@@ -64,9 +65,9 @@ func main() {
 }
 
 type options struct {
-	cache, init, tests, skiff, kubectl, run string
-	memory                                  int
-	timeout                                 time.Duration
+	cache, init, tests, skiff, kubectl, run, focus string
+	memory                                         int
+	timeout                                        time.Duration
 }
 
 func (o *options) main(ctx context.Context) error {
@@ -118,6 +119,9 @@ func (o *options) plan() ([]plan.Step, error) {
 			last = append(last, s)
 			continue
 		}
+		if o.focus != "" {
+			s.Args = append(s.Args, "-test.run="+o.focus)
+		}
 		steps = append(steps, s)
 	}
 	if steps = append(steps, last...); len(steps) == 0 {
@@ -148,6 +152,7 @@ func (o *options) pack(path string, k kernel, steps []plan.Step) error {
 	for _, p := range hostPrograms {
 		a.program(p)
 	}
+	a.tree("etc/apparmor.d", "/etc/apparmor.d")
 	for _, s := range steps {
 		a.file(strings.TrimPrefix(s.Args[0], "/"), filepath.Join(o.tests, filepath.Base(s.Args[0])), 0o755)
 		a.dir("src/" + s.Name)

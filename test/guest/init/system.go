@@ -98,6 +98,7 @@ func mountAll() error {
 		{"devpts", "/dev/pts", "mode=620,ptmxmode=666", unix.MS_NOSUID | unix.MS_NOEXEC},
 		{"tmpfs", "/dev/shm", "", unix.MS_NOSUID | unix.MS_NODEV},
 		{"mqueue", "/dev/mqueue", "", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},
+		{"securityfs", "/sys/kernel/security", "", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},
 		{"cgroup2", "/sys/fs/cgroup", "", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC},
 	} {
 		if err := os.MkdirAll(m.at, 0o755); err != nil {
