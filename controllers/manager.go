@@ -22,6 +22,7 @@ import (
 
 	"github.com/skiff-k8s/skiff/controllers/controller"
 	"github.com/skiff-k8s/skiff/controllers/csr"
+	"github.com/skiff-k8s/skiff/controllers/podautoscaler"
 )
 
 // Clients are one user's.
@@ -52,6 +53,8 @@ type Config struct {
 	SigningDuration     time.Duration // 0: a year
 	// NodeGrace is how long a kubelet may be silent (--node-monitor-grace-period); 0: 50 s.
 	NodeGrace time.Duration
+	// Autoscaling are the settings of horizontal pod autoscaling; zero: upstream's defaults.
+	Autoscaling podautoscaler.Settings
 
 	Clock  clock.WithTickerAndDelayedExecution
 	Logger *slog.Logger

@@ -23,6 +23,7 @@ import (
 	"github.com/skiff-k8s/skiff/controllers/nodeipam"
 	"github.com/skiff-k8s/skiff/controllers/nodelifecycle"
 	"github.com/skiff-k8s/skiff/controllers/nodettl"
+	"github.com/skiff-k8s/skiff/controllers/podautoscaler"
 	"github.com/skiff-k8s/skiff/controllers/podgc"
 	"github.com/skiff-k8s/skiff/controllers/replicaset"
 	"github.com/skiff-k8s/skiff/controllers/resourcequota"
@@ -87,6 +88,10 @@ func Table() []Entry {
 		{Name: "daemonset-controller", Account: "daemon-set-controller", make: plain(daemonset.New)},
 		{Name: "statefulset-controller", Account: "statefulset-controller", make: plain(statefulset.New)},
 		{Name: "cronjob-controller", Account: "cronjob-controller", make: plain(cronjob.New)},
+		{Name: "horizontal-pod-autoscaler-controller", Account: "horizontal-pod-autoscaler",
+			make: func(c *Config, base controller.Config) (controller.Controller, error) {
+				return podautoscaler.New(podautoscaler.Config{Config: base, Settings: c.Autoscaling})
+			}},
 		{Name: "disruption-controller", Account: "disruption-controller", make: plain(disruption.New)},
 		{Name: "endpointslice-mirroring-controller", Account: "endpointslicemirroring-controller", make: plain(endpointslicemirroring.New)},
 		{Name: "persistentvolume-binder-controller", Account: "persistent-volume-binder", make: plain(volumebinder.New)},

@@ -14,6 +14,7 @@ import (
 	"github.com/skiff-k8s/skiff/cluster"
 	"github.com/skiff-k8s/skiff/controllers"
 	"github.com/skiff-k8s/skiff/controllers/csr"
+	"github.com/skiff-k8s/skiff/controllers/podautoscaler"
 )
 
 // controllerFlags are the flags of skiff kube-controller-manager.
@@ -33,6 +34,7 @@ type controllerFlags struct {
 	signing          map[string]*pair // by the part of the flag that names the signer
 	signingDuration  time.Duration
 	grace            time.Duration
+	autoscaling      podautoscaler.Settings
 }
 
 // pair are the files of a certificate and its key.
@@ -53,8 +55,6 @@ func kubeControllerManagerCommand() *cobra.Command {
 			{"controllers act on changes; nothing is synced by the clock", `attach-detach-reconcile-sync-period disable-attach-detach-reconcile-sync? min-resync-period namespace-sync-period
 				pvclaimbinder-sync-period resource-quota-sync-period route-reconciliation-period endpoint-updates-batch-period endpointslice-updates-batch-period
 				mirroring-endpointslice-updates-batch-period node-monitor-period controller-start-interval controller-shutdown-timeout`},
-			{"there is no horizontal pod autoscaler to configure", `horizontal-pod-autoscaler-cpu-initialization-period horizontal-pod-autoscaler-downscale-stabilization
-				horizontal-pod-autoscaler-initial-readiness-delay horizontal-pod-autoscaler-sync-period horizontal-pod-autoscaler-tolerance`},
 			{"evictions follow the taints of nodes at upstream's default rates", "node-eviction-rate secondary-node-eviction-rate large-cluster-size-threshold unhealthy-zone-threshold node-startup-grace-period"},
 			{"slices hold 100 endpoints and the mirror takes 1000 a subset, upstream's defaults", "max-endpoints-per-slice mirroring-max-endpoints-per-subset"},
 			{"finished pods are collected beyond upstream's default of 12500", "terminated-pod-gc-threshold"},
@@ -108,12 +108,26 @@ func (f *controllerFlags) bind(flags *pflag.FlagSet) {
 	}
 	flags.DurationVar(&f.signingDuration, "cluster-signing-duration", 8760*time.Hour, "how long certificates are good")
 	flags.DurationVar(&f.grace, "node-monitor-grace-period", 50*time.Second, "how long a kubelet may be silent")
+	bindAutoscaling(flags, &f.autoscaling)
+}
+
+func bindAutoscaling(flags *pflag.FlagSet, s *podautoscaler.Settings) {
+	const prefix = "horizontal-pod-autoscaler-"
+	*s = podautoscaler.DefaultSettings()
+	flags.DurationVar(&s.SyncPeriod, prefix+"sync-period", s.SyncPeriod, "how often each autoscaler is looked at")
+	flags.DurationVar(&s.DownscaleStabilization, prefix+"downscale-stabilization", s.DownscaleStabilization, "how long a recommendation keeps the target from shrinking below it")
+	flags.Float64Var(&s.Tolerance, prefix+"tolerance", s.Tolerance, "how far from 1 the ratio of usage and target must be for a change")
+	flags.DurationVar(&s.CPUInitialization, prefix+"cpu-initialization-period", s.CPUInitialization, "how long after a pod's start samples of its CPU may be left out")
+	flags.DurationVar(&s.InitialReadiness, prefix+"initial-readiness-delay", s.InitialReadiness, "how long after a pod's start a change of its readiness counts as the first")
 }
 
 func (f *controllerFlags) config(log *slog.Logger) (cluster.ControllersConfig, error) {
 	none := func(err error) (cluster.ControllersConfig, error) { return cluster.ControllersConfig{}, err }
-	c := cluster.ControllersConfig{Config: controllers.Config{NodeGrace: f.grace, SigningDuration: f.signingDuration, Logger: log}}
-	var err error
+	c := cluster.ControllersConfig{Config: controllers.Config{NodeGrace: f.grace, SigningDuration: f.signingDuration, Autoscaling: f.autoscaling, Logger: log}}
+	err := f.autoscaling.Validate()
+	if err != nil {
+		return none(err)
+	}
 	if c.Disabled, err = disabledControllers(f.controllers); err != nil {
 		return none(err)
 	}
@@ -234,7 +248,7 @@ var formerNames = map[string]string{
 
 // elsewhere are upstream's controllers that have no counterpart here.
 var elsewhere = strings.Fields(`persistentvolume-attach-detach-controller persistentvolume-expander-controller
-	horizontal-pod-autoscaler-controller serviceaccount-token-controller legacy-serviceaccount-token-cleaner-controller
+	serviceaccount-token-controller legacy-serviceaccount-token-cleaner-controller
 	resourceclaim-controller validatingadmissionpolicy-status-controller service-lb-controller node-route-controller
 	cloud-node-lifecycle-controller storageversion-garbage-collector-controller storage-version-migrator-controller
 	selinux-warning-controller kube-apiserver-serving-clustertrustbundle-publisher-controller

@@ -1,0 +1,488 @@
+package podautoscaler
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	custommetrics "k8s.io/metrics/pkg/apis/custom_metrics/v1beta2"
+	externalmetrics "k8s.io/metrics/pkg/apis/external_metrics/v1beta1"
+	resourcemetrics "k8s.io/metrics/pkg/apis/metrics/v1beta1"
+	"k8s.io/utils/clock"
+
+	"github.com/skiff-k8s/skiff/controllers/controller"
+)
+
+// oneCase is an autoscaler and what becomes of its world, a step each period. The first step
+// is what the controller finds when it starts. test/upstream/autoscaler reads the same.
+type oneCase struct {
+	Autoscaler autoscalingv2.HorizontalPodAutoscaler
+	Steps      []step
+}
+
+type step struct {
+	Autoscaler, Rival *autoscalingv2.HorizontalPodAutoscaler `json:",omitempty"`
+	Replicas          *int32                                 `json:",omitempty"`
+	Selector          string
+	Has               int32
+	Pods              []corev1.Pod
+	Usage             []resourcemetrics.PodMetrics
+	OfPods            map[string][]custommetrics.MetricValue
+	Objects           map[string]int64
+	External          map[string][]int64
+	Errors            map[string]string
+}
+
+// trace is what a controller did: after each step, and all that it told.
+type trace struct {
+	Status   []autoscalingv2.HorizontalPodAutoscalerStatus
+	Replicas []int32
+	Events   []string
+	Told     int
+}
+
+// told is after how many events about one object client-go drops some.
+const told = 25
+
+const namespace = "ns"
+
+// TestUpstreamAgrees gives the same random autoscalers, pods and metrics to upstream's whole
+// controller and to this one, each in a bubble with a clock of its own, and wants the same
+// statuses, sizes and events. make -C test/upstream autoscaler runs it; SKIFF_ROUNDS, SKIFF_SEED.
+func TestUpstreamAgrees(t *testing.T) {
+	program := os.Getenv("SKIFF_UPSTREAM_AUTOSCALER")
+	if program == "" {
+		t.Skip("SKIFF_UPSTREAM_AUTOSCALER names no program; make -C test/upstream autoscaler does")
+	}
+	number := func(name string, otherwise int) int {
+		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+			return n
+		}
+		return otherwise
+	}
+	rounds, seed := number("SKIFF_ROUNDS", 2000), number("SKIFF_SEED", 1)
+	if os.Getenv("SKIFF_RECORD") != "" {
+		rounds, seed = recordedRounds, recordedSeed
+	}
+	cases := make([]oneCase, rounds)
+	for i := range cases {
+		cases[i] = randomCase(uint64(seed + i))
+	}
+	begin := time.Now()
+	theirs := ask(t, program, cases)
+	t.Logf("upstream's took %s", time.Since(begin))
+	if os.Getenv("SKIFF_RECORD") != "" {
+		writeRecord(t, theirs)
+	}
+	seen, differ := map[string]int{}, 0
+	for i := range cases {
+		var ours trace
+		synctest.Test(t, func(t *testing.T) { ours = play(t, &cases[i]) })
+		for _, s := range theirs[i].Status {
+			for _, c := range s.Conditions {
+				seen[string(c.Type)+" "+c.Reason]++
+			}
+		}
+		if diff := compare(theirs[i], ours); diff != "" {
+			if differ++; differ <= 5 {
+				raw, _ := json.Marshal(cases[i])
+				t.Errorf("seed %d: %s\ncase %s", seed+i, diff, raw)
+			}
+		}
+	}
+	for _, reason := range slices.Sorted(maps.Keys(seen)) {
+		t.Logf("%6d %s", seen[reason], reason)
+	}
+	if differ > 0 {
+		t.Errorf("%d of %d cases differ", differ, rounds)
+	}
+	for _, want := range []string{"AbleToScale ScaleDownStabilized", "AbleToScale ScaleUpStabilized", "AbleToScale FailedGetScale", "AbleToScale FailedUpdateScale", "AbleToScale SucceededRescale",
+		"ScalingActive AmbiguousSelector", "ScalingActive InvalidSelector", "ScalingActive ScalingDisabled", "ScalingActive FailedGetResourceMetric", "ScalingActive FailedGetContainerResourceMetric",
+		"ScalingActive FailedGetPodsMetric", "ScalingActive FailedGetObjectMetric", "ScalingActive FailedGetExternalMetric",
+		"ScalingLimited ScaleUpLimit", "ScalingLimited ScaleDownLimit", "ScalingLimited TooFewReplicas", "ScalingLimited TooManyReplicas", "ScaledToZero ScaledToZero"} {
+		if rounds >= 500 && seen[want] == 0 {
+			t.Errorf("%s was never seen", want)
+		}
+	}
+}
+
+// The recorded answers are to these seeds.
+const (
+	recordedRounds, recordedSeed = 60, 1000
+	record                       = "testdata/upstream.json.gz"
+)
+
+// TestUpstreamAgreed compares with what upstream's controller answered once; SKIFF_RECORD=1
+// make -C test/upstream autoscaler records it anew.
+func TestUpstreamAgreed(t *testing.T) {
+	theirs := readRecord(t)
+	if len(theirs) != recordedRounds {
+		t.Fatalf("%s has %d answers, not %d", record, len(theirs), recordedRounds)
+	}
+	for i := range theirs {
+		c := randomCase(uint64(recordedSeed + i))
+		synctest.Test(t, func(t *testing.T) {
+			if diff := compare(theirs[i], play(t, &c)); diff != "" {
+				t.Errorf("seed %d: %s", recordedSeed+i, diff)
+			}
+		})
+	}
+}
+
+func readRecord(t *testing.T) (all []trace) {
+	t.Helper()
+	file, err := os.Open(record)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	r, err := gzip.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.NewDecoder(r).Decode(&all); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func writeRecord(t *testing.T, all []trace) {
+	t.Helper()
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	if err := errors.Join(json.NewEncoder(w).Encode(all), w.Close(), os.MkdirAll("testdata", 0o755), os.WriteFile(record, b.Bytes(), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ask has upstream's controller play all cases.
+func ask(t *testing.T, program string, cases []oneCase) []trace {
+	t.Helper()
+	dir := t.TempDir()
+	in, out := filepath.Join(dir, "cases"), filepath.Join(dir, "traces")
+	raw, err := json.Marshal(cases)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(in, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), program, "-test.run", "^TestAnswer$")
+	cmd.Env = append(os.Environ(), "SKIFF_CASES="+in, "SKIFF_TRACES="+out)
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%.4000s", program, err, text)
+	}
+	if raw, err = os.ReadFile(out); err != nil {
+		t.Fatal(err)
+	}
+	var all []trace
+	if err := json.Unmarshal(raw, &all); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// compare says where two traces differ first.
+func compare(theirs, ours trace) string {
+	text := func(v any) string {
+		raw, err := json.Marshal(v)
+		if err != nil {
+			return err.Error()
+		}
+		return plain(string(raw))
+	}
+	for i := range theirs.Status {
+		undefined(&theirs.Status[i], &ours.Status[i])
+		if a, b := text(theirs.Status[i]), text(ours.Status[i]); a != b {
+			return fmt.Sprintf("step %d: upstream's status\n%s\nours\n%s", i, a, b)
+		}
+		if a, b := theirs.Replicas[i], ours.Replicas[i]; a != b {
+			return fmt.Sprintf("step %d: upstream has %d replicas, we have %d", i, a, b)
+		}
+	}
+	only := func(a, b []string) (out []string) {
+		for _, s := range a {
+			if !slices.ContainsFunc(b, func(o string) bool { return plain(o) == plain(s) }) {
+				out = append(out, s)
+			}
+		}
+		return out
+	}
+	if a, b := only(theirs.Events, ours.Events), only(ours.Events, theirs.Events); len(a) > 0 || len(b) > 0 && theirs.Told < told {
+		return fmt.Sprintf("events: only upstream %q, only ours %q", a, b)
+	}
+	return ""
+}
+
+var (
+	anyPod  = regexp.MustCompile(`\bPod web-[0-9]+`)
+	anyPair = regexp.MustCompile(`\[(ns/\w+) (ns/\w+)\]`)
+)
+
+// plain leaves out what upstream takes in the order of a map: which pod of several is at
+// fault, which of two autoscalers is named first.
+func plain(s string) string {
+	s = anyPod.ReplaceAllString(s, "Pod web-N")
+	return anyPair.ReplaceAllStringFunc(s, func(pair string) string {
+		two := strings.Fields(strings.Trim(pair, "[]"))
+		slices.Sort(two)
+		return fmt.Sprint(two)
+	})
+}
+
+// undefined leaves out the average over no replicas, which upstream gets of a division by
+// zero: here it is the value itself.
+func undefined(theirs, ours *autoscalingv2.HorizontalPodAutoscalerStatus) {
+	average := func(m *autoscalingv2.MetricStatus) **resource.Quantity {
+		switch {
+		case m.Object != nil:
+			return &m.Object.Current.AverageValue
+		case m.External != nil:
+			return &m.External.Current.AverageValue
+		}
+		return new(*resource.Quantity)
+	}
+	for i := range theirs.CurrentMetrics {
+		a := average(&theirs.CurrentMetrics[i])
+		if *a != nil && (*a).Sign() < 0 && i < len(ours.CurrentMetrics) {
+			*a = nil
+			*average(&ours.CurrentMetrics[i]) = nil
+		}
+	}
+}
+
+// play has this controller play a case.
+func play(t *testing.T, c *oneCase) trace {
+	w := &world{step: &c.Steps[0], replicas: *c.Steps[0].Replicas}
+	//lint:ignore SA1019 the other one makes a mapper of all kinds for each write
+	client := fake.NewSimpleClientset(c.Autoscaler.DeepCopy())
+	shared := informers.NewSharedInformerFactory(client, 0)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	pods := map[string]bool{}
+	autoscalers := client.AutoscalingV2().HorizontalPodAutoscalers(namespace)
+	enter := func(s *step) {
+		w.step = s
+		if s.Replicas != nil {
+			w.replicas = *s.Replicas
+		}
+		there := map[string]bool{}
+		for i := range s.Pods {
+			p := s.Pods[i].DeepCopy()
+			there[p.Name] = true
+			if gvr := corev1.SchemeGroupVersion.WithResource("pods"); pods[p.Name] {
+				must(client.Tracker().Update(gvr, p, namespace))
+			} else {
+				must(client.Tracker().Create(gvr, p, namespace))
+			}
+		}
+		for name := range pods {
+			if !there[name] {
+				must(client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{}))
+			}
+		}
+		pods = there
+		synctest.Wait() // pods are seen first
+		if s.Autoscaler != nil {
+			live, err := autoscalers.Get(ctx, s.Autoscaler.Name, metav1.GetOptions{})
+			must(err)
+			live.Spec = s.Autoscaler.Spec
+			live.Generation++
+			_, err = autoscalers.Update(ctx, live, metav1.UpdateOptions{})
+			must(err)
+		}
+		synctest.Wait()
+		if s.Rival != nil {
+			must(client.Tracker().Create(autoscalingv2.SchemeGroupVersion.WithResource("horizontalpodautoscalers"), s.Rival.DeepCopy(), namespace))
+		}
+	}
+	enter(&c.Steps[0])
+	ctl, err := w.controller(controller.Config{Client: client, Informers: shared, Clock: clock.RealClock{}, Logger: slog.New(slog.DiscardHandler)})
+	must(err)
+	var out trace
+	shared.Start(ctx.Done())
+	shared.WaitForCacheSync(ctx.Done())
+	done := make(chan error)
+	go func() { done <- ctl.Run(ctx) }()
+	time.Sleep(2 * time.Second)
+	for i := range c.Steps {
+		if i > 0 {
+			time.Sleep(DefaultSettings().SyncPeriod - 3*time.Second)
+			synctest.Wait()
+			enter(&c.Steps[i])
+			time.Sleep(3 * time.Second)
+		}
+		synctest.Wait()
+		live, err := autoscalers.Get(ctx, c.Autoscaler.Name, metav1.GetOptions{})
+		must(err)
+		out.Status, out.Replicas = append(out.Status, live.Status), append(out.Replicas, w.replicas)
+	}
+	cancel()
+	must(<-done)
+	shared.Shutdown()
+	out.Events = w.events
+	slices.Sort(out.Events)
+	return out
+}
+
+// world is what the controller sees: an API server by its answers.
+type world struct {
+	step     *step
+	replicas int32
+	events   []string
+}
+
+func (w *world) controller(cfg controller.Config) (*Controller, error) {
+	client, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: "http://world", QPS: -1}, &http.Client{Transport: w})
+	if err != nil {
+		return nil, err
+	}
+	cfg.Events = recorder{w}
+	r := client.AutoscalingV2().RESTClient()
+	known := &kinds{client: r, clock: cfg.Clock, known: map[schema.GroupKind]found{}}
+	return newController(Config{Config: cfg}, &targets{r, known}, &sources{r, known})
+}
+
+// recorder notes events, each once.
+type recorder struct{ w *world }
+
+func (r recorder) Event(o runtime.Object, kind, reason, message string) {
+	line := o.(metav1.Object).GetName() + " " + kind + " " + reason + " " + message
+	if !slices.Contains(r.w.events, line) {
+		r.w.events = append(r.w.events, line)
+	}
+}
+
+func (r recorder) Eventf(o runtime.Object, kind, reason, format string, args ...any) {
+	r.Event(o, kind, reason, fmt.Sprintf(format, args...))
+}
+
+func (r recorder) AnnotatedEventf(o runtime.Object, _ map[string]string, kind, reason, format string, args ...any) {
+	r.Eventf(o, kind, reason, format, args...)
+}
+
+// RoundTrip answers as the API server would.
+func (w *world) RoundTrip(req *http.Request) (*http.Response, error) {
+	if err := req.Context().Err(); err != nil {
+		return nil, err
+	}
+	answer, err := w.answer(req)
+	code := http.StatusOK
+	if err != nil {
+		status := apierrors.APIStatus(nil)
+		if !errors.As(err, &status) {
+			return nil, err
+		}
+		s := status.Status()
+		s.Kind, s.APIVersion = "Status", "v1"
+		answer, code = &s, int(s.Code)
+	}
+	raw, err := json.Marshal(answer)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(raw)), Request: req}, nil
+}
+
+func (w *world) fails(what string) error {
+	if m := w.step.Errors[what]; m != "" {
+		return apierrors.NewInternalError(errors.New(m))
+	}
+	return nil
+}
+
+func (w *world) answer(req *http.Request) (any, error) {
+	const customPath, externalPath = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/ns/", "/apis/external.metrics.k8s.io/v1beta1/namespaces/ns/"
+	group := func(name, version string) *metav1.APIGroup {
+		v := metav1.GroupVersionForDiscovery{GroupVersion: name + "/" + version, Version: version}
+		return &metav1.APIGroup{Name: name, Versions: []metav1.GroupVersionForDiscovery{v}, PreferredVersion: v}
+	}
+	switch path := req.URL.Path; {
+	case path == "/apis/apps":
+		return group("apps", "v1"), nil
+	case path == "/apis/apps/v1":
+		return &metav1.APIResourceList{APIResources: []metav1.APIResource{{Name: "deployments/scale", Kind: "Deployment"}, {Name: "deployments", Kind: "Deployment", Namespaced: true}}}, nil
+	case path == "/apis/apps/v1/namespaces/ns/deployments/web/scale":
+		return w.scale(req)
+	case path == "/apis/metrics.k8s.io/v1beta1/namespaces/ns/pods":
+		sel, err := labels.Parse(req.URL.Query().Get("labelSelector"))
+		if err != nil {
+			return nil, err
+		}
+		list := &resourcemetrics.PodMetricsList{}
+		for _, m := range w.step.Usage {
+			if sel.Matches(labels.Set(m.Labels)) {
+				list.Items = append(list.Items, m)
+			}
+		}
+		return list, w.fails("usage")
+	case path == "/apis/custom.metrics.k8s.io":
+		return group("custom.metrics.k8s.io", "v1beta2"), nil
+	case strings.HasPrefix(path, customPath+"pods/*/"):
+		return &custommetrics.MetricValueList{Items: w.step.OfPods[strings.TrimPrefix(path, customPath+"pods/*/")]}, w.fails("custom")
+	case strings.HasPrefix(path, customPath+"deployments.apps/web/"):
+		list := &custommetrics.MetricValueList{}
+		if v, ok := w.step.Objects[strings.TrimPrefix(path, customPath+"deployments.apps/web/")]; ok {
+			list.Items = []custommetrics.MetricValue{{Value: *milli(v)}}
+		}
+		return list, w.fails("custom")
+	case strings.HasPrefix(path, externalPath):
+		list := &externalmetrics.ExternalMetricValueList{}
+		for _, v := range w.step.External[strings.TrimPrefix(path, externalPath)] {
+			list.Items = append(list.Items, externalmetrics.ExternalMetricValue{Value: *milli(v)})
+		}
+		return list, w.fails("external")
+	}
+	return nil, fmt.Errorf("the world has no %s %s", req.Method, req.URL)
+}
+
+func (w *world) scale(req *http.Request) (any, error) {
+	if req.Method == http.MethodPut {
+		if err := w.fails("update"); err != nil {
+			return nil, err
+		}
+		var s autoscalingv1.Scale
+		if err := json.NewDecoder(req.Body).Decode(&s); err != nil {
+			return nil, err
+		}
+		w.replicas = s.Spec.Replicas
+		return &s, nil
+	}
+	return &autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: namespace}, Spec: autoscalingv1.ScaleSpec{Replicas: w.replicas},
+		Status: autoscalingv1.ScaleStatus{Replicas: w.step.Has, Selector: w.step.Selector}}, w.fails("get")
+}
