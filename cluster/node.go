@@ -100,6 +100,9 @@ func newPodNode(n *NodeConfig, p Paths, creds *NodeCredentials, client kubernete
 	if err != nil {
 		return nil, err
 	}
+	if sandboxes.policies, err = newPolicies(n, client, log.With("component", "network policy")); err != nil {
+		return nil, err
+	}
 	upstreams, err := upstreamResolvers(n.resolvConf())
 	if err != nil {
 		return nil, err
@@ -135,6 +138,7 @@ func newPodNode(n *NodeConfig, p Paths, creds *NodeCredentials, client kubernete
 	return append(members,
 		component.Member{Name: "local-path", Component: volumes},
 		component.Member{Name: "network", Component: network},
+		n.policyMember(sandboxes.policies),
 		component.Member{Name: "kubelet", Component: kubelet},
 	), nil
 }

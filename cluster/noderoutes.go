@@ -14,6 +14,7 @@ import (
 
 	"github.com/skiff-k8s/skiff/network/bridge"
 	"github.com/skiff-k8s/skiff/network/hostport"
+	"github.com/skiff-k8s/skiff/network/policy"
 	"github.com/skiff-k8s/skiff/network/routes"
 )
 
@@ -48,5 +49,5 @@ func annotateNode(ctx context.Context, client kubernetes.Interface, node, key, t
 
 // removePodNetwork takes away what the pod network of a node left in the kernel.
 func (n *NodeConfig) removePodNetwork(p Paths) error {
-	return errors.Join(hostport.Remove(n.hostPortConfig(p)), routes.Remove(n.Bridge, n.PodCIDRs), bridge.Remove(n.bridgeConfig(p)))
+	return errors.Join(policy.Remove(n.policiesTable()), hostport.Remove(n.hostPortConfig(p)), routes.Remove(n.Bridge, n.PodCIDRs), bridge.Remove(n.bridgeConfig(p)))
 }

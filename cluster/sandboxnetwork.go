@@ -14,6 +14,7 @@ import (
 	"github.com/skiff-k8s/skiff/network/bridge"
 	"github.com/skiff-k8s/skiff/network/cni"
 	"github.com/skiff-k8s/skiff/network/hostport"
+	"github.com/skiff-k8s/skiff/network/policy"
 )
 
 // sandboxNetwork is the pod network as the runtime sees it: CNI plugins where there is a configuration
@@ -22,6 +23,8 @@ type sandboxNetwork struct {
 	bridge *bridge.Bridge
 	ports  *hostport.Ports
 	cni    *cni.Network // nil: never
+	// policies are in force before anything runs in a sandbox; nil: none are.
+	policies *policy.Enforcer
 	// plugins tells that the bridge is no alternative.
 	plugins bool
 	// last tells that the node is going down: a plugin that can't take a sandbox off any more, as its
@@ -75,8 +78,12 @@ func (n sandboxNetwork) Attach(ctx context.Context, s containers.Sandbox) (conta
 	if err != nil {
 		return containers.Addresses{}, err
 	}
-	if err := n.ports.Set(s.ID, ips, mappings); err != nil {
-		return containers.Addresses{}, errors.Join(err, n.Detach(ctx, s))
+	err = n.ports.Set(s.ID, ips, mappings)
+	if err == nil && n.policies != nil {
+		err = n.policies.Admit(ctx, s.ID, s.Namespace, s.Name, s.UID, ips)
+	}
+	if err != nil {
+		return containers.Addresses{}, errors.Join(err, n.Detach(context.WithoutCancel(ctx), s))
 	}
 	return containers.Addresses{IPs: ips}, nil
 }
@@ -96,6 +103,9 @@ func (n sandboxNetwork) attachByPlugins(ctx context.Context, s containers.Sandbo
 func (n sandboxNetwork) Detach(ctx context.Context, s containers.Sandbox) error {
 	if err := n.ports.Remove(s.ID); err != nil { // before the address is free for another
 		return err
+	}
+	if n.policies != nil {
+		n.policies.Forget(s.ID)
 	}
 	if n.cni != nil && n.cni.Attached(s.ID) {
 		return n.detachByPlugins(ctx, s)

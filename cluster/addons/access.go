@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,6 +36,7 @@ func Policy() bootstrap.Policy {
 			clusterBinding("skiff:kubelet-api-admin", "system:kubelet-api-admin", rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: KubeletClientUser}),
 			// A node's proxy and DNS have its identity, and read what the node authorizer does not open.
 			clusterBinding("skiff:node-proxier", "system:node-proxier", nodes),
+			clusterBinding(networkPolicies, networkPolicies, nodes),
 			clusterBinding("kubeadm:node-proxier", "system:node-proxier", account("kube-proxy")),
 			clusterBinding("kubeadm:kubelet-bootstrap", "system:node-bootstrapper", joining),
 			clusterBinding("kubeadm:node-autoapprove-bootstrap", "system:certificates.k8s.io:certificatesigningrequests:nodeclient", joining),
@@ -49,6 +51,10 @@ func Policy() bootstrap.Policy {
 				Verbs: []string{"approve"}, APIGroups: []string{certificatesv1.GroupName}, Resources: []string{"signers"},
 				ResourceNames: []string{certificatesv1.KubeletServingSignerName},
 			}),
+			// What a pod may reach follows from all pods' labels and addresses.
+			clusterRole(networkPolicies,
+				rbacv1.PolicyRule{Verbs: []string{"list", "watch"}, APIGroups: []string{networkingv1.GroupName}, Resources: []string{"networkpolicies"}},
+				rbacv1.PolicyRule{Verbs: []string{"list", "watch"}, APIGroups: []string{""}, Resources: []string{"pods", "namespaces"}}),
 			volumes, metricsReader(),
 		},
 		Roles: []*rbacv1.Role{clusterInfo.role(), clusterConfig.role(), kubeletConfig.role(), proxyConfig.role(), ownVolumes},
@@ -64,8 +70,9 @@ func Policy() bootstrap.Policy {
 }
 
 const (
-	getNodes       = "kubeadm:get-nodes"
-	approveServing = "skiff:approve-kubelet-serving"
+	getNodes        = "kubeadm:get-nodes"
+	approveServing  = "skiff:approve-kubelet-serving"
+	networkPolicies = "skiff:node-network-policy"
 )
 
 func account(name string) rbacv1.Subject {
