@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/skiff-k8s/skiff/test/upstream/isolated"
 )
 
 // clusterName is not that of a cluster that a user would start.
@@ -46,7 +48,7 @@ func startCluster(ctx context.Context, o tools, dir string, nodes int, registrie
 
 // startRegistry returns when the registry listens.
 func startRegistry(o tools, log io.Writer) (*exec.Cmd, error) {
-	cmd := exec.Command(o.registry, "-layout", o.images, "-listen", hostAddress+":80")
+	cmd := exec.Command(o.registry, "-layout", o.images, "-listen", isolated.Address+":80")
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err

@@ -19,6 +19,9 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/skiff-k8s/skiff/test/upstream/isolated"
+	"github.com/skiff-k8s/skiff/test/upstream/outcome"
 )
 
 type options struct {
@@ -28,14 +31,11 @@ type options struct {
 	parallel int
 	nodes    int
 	timeout  time.Duration
-	record   record
+	record   outcome.Files
 }
 
 // tools are the programs and images that a run needs.
 type tools struct{ skiff, kubectl, e2e, ginkgo, registry, images string }
-
-// record is where results are kept; without results nothing is.
-type record struct{ results, causes, page, commit string }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -61,30 +61,24 @@ func command(ctx context.Context, args []string) (exitCode int, err error) {
 		if err := o.check(); err != nil {
 			return 1, err
 		}
-		if !inside() {
-			return isolate(ctx)
+		if !isolated.Inside() {
+			return isolated.Again(ctx)
 		}
 		return run(ctx, o)
 	case "page":
-		var r record
+		var files outcome.Files
 		flags := newFlags("conformance page")
-		r.flags(flags)
+		files.Flags(flags)
 		if err := flags.Parse(args[1:]); err != nil {
 			return 1, err
 		}
-		kept, err := readResults(r.results)
+		kept, err := outcome.Read(files.Results)
 		if err != nil {
 			return 1, err
 		}
-		return 0, r.writePage(kept)
+		return 0, files.WritePage(kept, page, os.Stdout)
 	}
 	return 1, fmt.Errorf("%q is neither run nor page", args[0])
-}
-
-func (r *record) flags(flags *flag.FlagSet) {
-	flags.StringVar(&r.results, "results", "", "JUnit file that holds the newest outcome of every test")
-	flags.StringVar(&r.causes, "causes", "", "file of causes of failures, kept by hand")
-	flags.StringVar(&r.page, "page", "", "Markdown page to compute")
 }
 
 // newFlags leaves errors to the caller, who shows each once.
@@ -112,8 +106,8 @@ func parseRun(args []string) (options, error) {
 	flags.IntVar(&o.parallel, "parallel", 2, "tests at a time")
 	flags.IntVar(&o.nodes, "nodes", 2, "nodes of the cluster; two tests want at least two")
 	flags.DurationVar(&o.timeout, "timeout", time.Hour, "for each phase of the run")
-	o.record.flags(flags)
-	flags.StringVar(&o.record.commit, "commit", "unknown", "what the skiff was built from")
+	o.record.Flags(flags)
+	flags.StringVar(&o.record.Commit, "commit", "unknown", "what the skiff was built from")
 	if err := flags.Parse(args); err != nil {
 		return o, err
 	}
@@ -152,8 +146,5 @@ func (o options) check() error {
 			return fmt.Errorf("%s is missing (make conformance builds it): %w", what, err)
 		}
 	}
-	if (o.record.results == "") != (o.record.page == "") || (o.record.results == "") != (o.record.causes == "") {
-		return errors.New("-results, -causes and -page go together")
-	}
-	return nil
+	return o.record.Check()
 }

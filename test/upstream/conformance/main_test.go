@@ -1,10 +1,13 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/skiff-k8s/skiff/test/upstream/outcome"
 )
 
 func TestCommandRefuses(t *testing.T) {
@@ -69,7 +72,7 @@ func TestCheckNamesWhatIsMissing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	o.record.results = "results.xml"
+	o.record.Results = "results.xml"
 	if err := o.check(); err == nil {
 		t.Error("results without a page are no error")
 	}
@@ -78,24 +81,24 @@ func TestCheckNamesWhatIsMissing(t *testing.T) {
 // The page follows from the files kept alone.
 func TestPageAgain(t *testing.T) {
 	dir := t.TempDir()
-	r := record{results: filepath.Join(dir, "results.xml"), causes: filepath.Join(dir, "causes.txt"), page: filepath.Join(dir, "page.md")}
-	if err := os.WriteFile(r.causes, []byte(two+"\n  It wants two nodes.\n"), 0o644); err != nil {
+	r := outcome.Files{Results: filepath.Join(dir, "results.xml"), Causes: filepath.Join(dir, "causes.txt"), Page: filepath.Join(dir, "page.md")}
+	if err := os.WriteFile(r.Causes, []byte(two+"\n  It wants two nodes.\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.write(firstRun()); err != nil {
+	if err := r.Keep(firstRun(), page, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	before, err := os.ReadFile(r.page)
+	before, err := os.ReadFile(r.Page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(r.page); err != nil {
+	if err := os.Remove(r.Page); err != nil {
 		t.Fatal(err)
 	}
-	if code, err := command(t.Context(), []string{"page", "-results", r.results, "-causes", r.causes, "-page", r.page}); err != nil || code != 0 {
+	if code, err := command(t.Context(), []string{"page", "-results", r.Results, "-causes", r.Causes, "-page", r.Page}); err != nil || code != 0 {
 		t.Fatalf("code %d, error %v", code, err)
 	}
-	if after, _ := os.ReadFile(r.page); string(after) != string(before) || !strings.Contains(string(after), "It wants two nodes.") {
+	if after, _ := os.ReadFile(r.Page); string(after) != string(before) || !strings.Contains(string(after), "It wants two nodes.") {
 		t.Errorf("computed again the page is\n%s", after)
 	}
 }

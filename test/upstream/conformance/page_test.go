@@ -1,15 +1,15 @@
 package main
 
 import (
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/skiff-k8s/skiff/test/upstream/outcome"
 )
 
 func TestPage(t *testing.T) {
 	all := suiteOf(one, two, three)
-	r := firstRun().merge("v1", all, all[2:], map[string]outcome{three: {failed, 1, "\n [FAILED] <b> *is* not\nmore"}}, "bbb", tuesday)
+	r := merge(firstRun(), "v1", all, all[2:], map[string]outcome.Outcome{three: {Status: outcome.Failed, Seconds: 1, Message: "\n [FAILED] <b> *is* not\nmore"}}, "bbb", tuesday)
 	got := page(r, map[string]string{two: "It wants two nodes.", one: "stale"})
 	for _, want := range []string{
 		"Kubernetes v1,",
@@ -25,38 +25,7 @@ func TestPage(t *testing.T) {
 	if strings.Contains(got, "stale") {
 		t.Error("a passing test is shown with a cause")
 	}
-	if strings.Contains(page(firstRun(), nil), "None.") || !strings.Contains(page(results{}, nil), "None.") {
+	if strings.Contains(page(firstRun(), nil), "None.") || !strings.Contains(page(outcome.Results{}, nil), "None.") {
 		t.Error("None. stands where something fails, or does not where nothing does")
-	}
-}
-
-func TestCauses(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "causes.txt")
-	write := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("# why\n" + two + "\n\n\tIt wants two nodes.\n" + one + "\n  flaky\n" + gone + "\n  was so\n")
-	causes, err := readCauses(path)
-	if err != nil || len(causes) != 3 || causes[two] != "It wants two nodes." {
-		t.Errorf("got %q, %v", causes, err)
-	}
-	got := strings.Join(stale(causes, firstRun()), "\n")
-	if !strings.Contains(got, one+" passes") || !strings.Contains(got, gone+" is no Conformance test") || strings.Contains(got, two) {
-		t.Errorf("stale: %s", got)
-	}
-	for name, text := range map[string]string{
-		"no cause":         one + "\n",
-		"no cause between": one + "\n" + two + "\n  why\n",
-		"no test":          "  why\n",
-		"two causes":       one + "\n  why\n  and\n",
-		"twice":            one + "\n  why\n" + one + "\n  why\n",
-	} {
-		write(text)
-		if causes, err := readCauses(path); err == nil || !strings.Contains(err.Error(), "causes.txt") {
-			t.Errorf("%s: read as %q, %v", name, causes, err)
-		}
 	}
 }

@@ -3,10 +3,11 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/skiff-k8s/skiff/test/upstream/outcome"
 )
 
 var (
@@ -34,15 +35,15 @@ const (
 )
 
 // firstRun is a run of all: one passes, two fails, three never came to run.
-func firstRun() results {
+func firstRun() outcome.Results {
 	all := suiteOf(one, two, three)
-	return results{}.merge("v1", all, all, map[string]outcome{one: {passed, 1, ""}, two: {failed, 2, "[FAILED] boom\nand more"}}, "aaa", monday)
+	return merge(outcome.Results{}, "v1", all, all, map[string]outcome.Outcome{one: {Status: outcome.Passed, Seconds: 1, Message: ""}, two: {Status: outcome.Failed, Seconds: 2, Message: "[FAILED] boom\nand more"}}, "aaa", monday)
 }
 
 func TestMergeAFullRun(t *testing.T) {
 	r := firstRun()
-	for name, want := range map[string]string{one: passed, two: failed, three: notRun} {
-		if got := r.byName[name]; got.status != want || got.commit != "aaa" || !got.at.Equal(monday) {
+	for name, want := range map[string]string{one: outcome.Passed, two: outcome.Failed, three: outcome.NotRun} {
+		if got := r.ByName[name]; got.Status != want || got.Commit != "aaa" || !got.At.Equal(monday) {
 			t.Errorf("%s is %+v, want %s", name, got, want)
 		}
 	}
@@ -50,14 +51,14 @@ func TestMergeAFullRun(t *testing.T) {
 
 func TestMergeUpdatesOnlyWhatWasChosen(t *testing.T) {
 	all := suiteOf(one, two, three)
-	r := firstRun().merge("v1", all, all[1:2], map[string]outcome{two: {passed, 3, ""}, one: {failed, 1, "not chosen"}}, "bbb", tuesday)
-	if got := r.byName[one]; got.status != passed || got.commit != "aaa" {
+	r := merge(firstRun(), "v1", all, all[1:2], map[string]outcome.Outcome{two: {Status: outcome.Passed, Seconds: 3, Message: ""}, one: {Status: outcome.Failed, Seconds: 1, Message: "not chosen"}}, "bbb", tuesday)
+	if got := r.ByName[one]; got.Status != outcome.Passed || got.Commit != "aaa" {
 		t.Errorf("one was not chosen, yet is %+v", got)
 	}
-	if got := r.byName[two]; got.status != passed || got.commit != "bbb" || got.message != "" {
+	if got := r.ByName[two]; got.Status != outcome.Passed || got.Commit != "bbb" || got.Message != "" {
 		t.Errorf("two is %+v", got)
 	}
-	if got := r.byName[three]; got.status != notRun || got.commit != "aaa" {
+	if got := r.ByName[three]; got.Status != outcome.NotRun || got.Commit != "aaa" {
 		t.Errorf("three is %+v", got)
 	}
 }
@@ -65,84 +66,42 @@ func TestMergeUpdatesOnlyWhatWasChosen(t *testing.T) {
 // A pass of an older run is no pass once the test was chosen again and did not run.
 func TestMergeTakesAPassBack(t *testing.T) {
 	all := suiteOf(one, two, three)
-	if got := firstRun().merge("v1", all, all, nil, "bbb", tuesday).byName[one]; got.status != notRun {
+	if got := merge(firstRun(), "v1", all, all, nil, "bbb", tuesday).ByName[one]; got.Status != outcome.NotRun {
 		t.Errorf("one is %+v", got)
 	}
 }
 
 func TestMergeFollowsTheSuite(t *testing.T) {
 	r := firstRun()
-	r.byName[gone] = result{name: gone, sig: "sig-node", outcome: outcome{status: passed}}
+	r.ByName[gone] = outcome.Result{Name: gone, Group: "sig-node", Outcome: outcome.Outcome{Status: outcome.Passed}}
 	all := suiteOf(one, two, "[sig-cli] new")
-	merged := r.merge("v1", all, nil, nil, "bbb", tuesday)
-	if _, still := merged.byName[gone]; still || len(merged.byName) != 3 {
-		t.Errorf("results are of %v", merged.byName)
+	merged := merge(r, "v1", all, nil, nil, "bbb", tuesday)
+	if _, still := merged.ByName[gone]; still || len(merged.ByName) != 3 {
+		t.Errorf("results are of %v", merged.ByName)
 	}
-	if got := merged.byName["[sig-cli] new"]; got.status != notRun || got.sig != "sig-cli" {
+	if got := merged.ByName["[sig-cli] new"]; got.Status != outcome.NotRun || got.Group != "sig-cli" {
 		t.Errorf("the new test is %+v", got)
 	}
-	for name, got := range r.merge("v2", all, nil, nil, "bbb", tuesday).byName {
-		if got.status != notRun {
-			t.Errorf("%s is %s by a run of another version", name, got.status)
+	for name, got := range merge(r, "v2", all, nil, nil, "bbb", tuesday).ByName {
+		if got.Status != outcome.NotRun {
+			t.Errorf("%s is %s by a run of another version", name, got.Status)
 		}
 	}
 }
 
-func TestWriteAndRead(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "results.xml")
-	r := firstRun()
-	if err := r.write(path); err != nil {
-		t.Fatal(err)
-	}
-	got, err := readResults(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !reflect.DeepEqual(got, r) {
-		t.Errorf("read back:\n%+v\nwant\n%+v", got, r)
-	}
-	before, _ := os.ReadFile(path)
-	if err := got.write(path); err != nil {
-		t.Fatal(err)
-	}
-	if after, _ := os.ReadFile(path); string(after) != string(before) {
-		t.Error("written again, the file differs")
-	}
-}
-
-func TestWriteBoundsMessages(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "results.xml")
-	all := suiteOf(one)
-	long := "first line\n" + strings.Repeat("ü", 3*longestMessage)
-	if err := (results{}).merge("v1", all, all, map[string]outcome{one: {failed, 1, long}}, "aaa", monday).write(path); err != nil {
-		t.Fatal(err)
-	}
-	got, err := readResults(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	message := got.byName[one].message
-	if len(message) > longestMessage+10 || firstLine(message) != "first line" || strings.ContainsRune(message, '\uFFFD') {
-		t.Errorf("kept %d bytes: %.40q", len(message), message)
-	}
-}
-
-func TestReadResults(t *testing.T) {
+// What skips itself could not run, and that is no pass of Conformance.
+func TestReadRun(t *testing.T) {
 	dir := t.TempDir()
-	if r, err := readResults(filepath.Join(dir, "none.xml")); err != nil || len(r.byName) != 0 {
-		t.Errorf("no file yet: %v, %v", r, err)
+	if _, err := readRun(dir); err == nil || !strings.Contains(err.Error(), "no JUnit report") {
+		t.Errorf("without a report: %v", err)
 	}
-	for name, text := range map[string]string{
-		"no XML":  "not XML",
-		"no time": `<testsuites><testsuite name="sig-a"><testcase name="x" time="soon"></testcase></testsuite></testsuites>`,
-		"no date": `<testsuites><testsuite name="sig-a"><testcase name="x" time="1" timestamp="monday"></testcase></testsuite></testsuites>`,
-	} {
-		path := filepath.Join(dir, "bad.xml")
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := readResults(path); err == nil || !strings.Contains(err.Error(), "bad.xml") {
-			t.Errorf("%s: %v", name, err)
-		}
+	report := `<testsuites><testsuite><testcase name="[It] good" status="passed" time="1"></testcase>
+<testcase name="[It] skips itself" status="skipped" time="0.4"><skipped message="skipped - needs IPv6"></skipped></testcase></testsuite></testsuites>`
+	if err := os.WriteFile(filepath.Join(dir, "junit_01.xml"), []byte(report), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	got, err := readRun(dir)
+	if err != nil || got["good"].Status != outcome.Passed || got["skips itself"] != (outcome.Outcome{Status: outcome.Failed, Seconds: 0.4, Message: "the test skipped itself: skipped - needs IPv6"}) {
+		t.Errorf("%v, %v", got, err)
 	}
 }

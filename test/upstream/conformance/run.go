@@ -12,6 +12,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/skiff-k8s/skiff/test/upstream/isolated"
+	"github.com/skiff-k8s/skiff/test/upstream/outcome"
 )
 
 // registries are the hosts of the names that tests ask images by.
@@ -31,12 +34,12 @@ func run(ctx context.Context, o options) (exitCode int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	kept := results{}
-	if o.record.results != "" {
-		if kept, err = readResults(o.record.results); err != nil {
+	var kept outcome.Results
+	if o.record.Results != "" {
+		if kept, err = outcome.Read(o.record.Results); err != nil {
 			return 1, err
 		}
-		if _, err := readCauses(o.record.causes); err != nil {
+		if _, err := outcome.ReadCauses(o.record.Causes); err != nil {
 			return 1, err
 		}
 	}
@@ -47,12 +50,12 @@ func run(ctx context.Context, o options) (exitCode int, err error) {
 		return 1, fmt.Errorf("make folder of the run: %w", err)
 	}
 	start := time.Now()
-	ran, runErr := runOnCluster(ctx, o, plan(chosen, kept.seconds(), o.parallel))
-	merged := kept.merge(version, all, chosen, ran, o.record.commit, start.Truncate(time.Second))
+	ran, runErr := runOnCluster(ctx, o, plan(chosen, seconds(kept), o.parallel))
+	merged := merge(kept, version, all, chosen, ran, o.record.Commit, start.Truncate(time.Second))
 	good := summary(chosen, merged, time.Since(start))
 	// A run that started no test, or was told to stop, says nothing of the tests.
-	if o.record.results != "" && len(ran) > 0 && ctx.Err() == nil {
-		runErr = errors.Join(runErr, o.record.write(merged))
+	if o.record.Results != "" && len(ran) > 0 && ctx.Err() == nil {
+		runErr = errors.Join(runErr, o.record.Keep(merged, page, os.Stdout))
 	}
 	fmt.Println("JUnit and logs:", o.out)
 	if runErr != nil || !good {
@@ -62,13 +65,17 @@ func run(ctx context.Context, o options) (exitCode int, err error) {
 }
 
 // runOnCluster returns the outcomes of all that ran, whatever went wrong.
-func runOnCluster(ctx context.Context, o options, stages [][]phase) (ran map[string]outcome, err error) {
+func runOnCluster(ctx context.Context, o options, stages [][]phase) (ran map[string]outcome.Outcome, err error) {
 	dir, err := os.MkdirTemp("/tmp", "skiff-conformance-") // short: unix sockets live below it
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, removeData(dir)) }()
-	if err := prepareNamespaces(ctx, dir, registries); err != nil {
+	name, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	if err := isolated.Prepare(ctx, dir, map[string][]string{isolated.Address: append([]string{name}, registries...)}); err != nil {
 		return nil, err
 	}
 	data := filepath.Join(dir, "d")
@@ -97,7 +104,7 @@ func runOnCluster(ctx context.Context, o options, stages [][]phase) (ran map[str
 		total += len(p.specs)
 	}
 	show := &progress{out: os.Stdout, total: total, start: time.Now(), now: time.Now, every: 10 * time.Second}
-	ran = map[string]outcome{}
+	ran = map[string]outcome.Outcome{}
 	for _, stage := range stages {
 		err = errors.Join(err, runStage(ctx, o, stage, cluster.kubeconfig(), show, ran))
 		if ctx.Err() != nil {
@@ -108,7 +115,7 @@ func runOnCluster(ctx context.Context, o options, stages [][]phase) (ran map[str
 }
 
 // runStage runs phases at the same time and adds what ran to ran.
-func runStage(ctx context.Context, o options, stage []phase, kubeconfig string, show *progress, ran map[string]outcome) error {
+func runStage(ctx context.Context, o options, stage []phase, kubeconfig string, show *progress, ran map[string]outcome.Outcome) error {
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var all error
@@ -127,44 +134,20 @@ func runStage(ctx context.Context, o options, stage []phase, kubeconfig string, 
 }
 
 // summary names what did not pass and says whether all did.
-func summary(chosen []spec, r results, took time.Duration) bool {
+func summary(chosen []spec, r outcome.Results, took time.Duration) bool {
 	counts := map[string]int{}
 	for _, s := range chosen {
-		t := r.byName[s.name]
-		counts[t.status]++
-		switch t.status {
-		case failed:
-			fmt.Printf("FAILED   %s\n         %s\n", t.name, firstLine(t.message))
-		case notRun:
-			fmt.Printf("NOT RUN  %s\n", t.name)
+		t := r.ByName[s.name]
+		counts[t.Status]++
+		switch t.Status {
+		case outcome.Failed:
+			fmt.Printf("FAILED   %s\n         %s\n", t.Name, outcome.FirstLine(t.Message))
+		case outcome.NotRun:
+			fmt.Printf("NOT RUN  %s\n", t.Name)
 		}
 	}
-	fmt.Printf("%d passed, %d failed, %d not run of %d in %s\n", counts[passed], counts[failed], counts[notRun], len(chosen), took.Round(time.Second))
-	return counts[passed] == len(chosen)
-}
-
-func (r record) write(merged results) error {
-	if err := os.MkdirAll(filepath.Dir(r.results), 0o755); err != nil {
-		return fmt.Errorf("make folder of results: %w", err)
-	}
-	if err := merged.write(r.results); err != nil {
-		return err
-	}
-	return r.writePage(merged)
-}
-
-func (r record) writePage(kept results) error {
-	causes, err := readCauses(r.causes)
-	if err != nil {
-		return err
-	}
-	for _, s := range stale(causes, kept) {
-		fmt.Printf("%s: %s; its cause can go\n", r.causes, s)
-	}
-	if err := os.WriteFile(r.page, []byte(page(kept, causes)), 0o644); err != nil {
-		return fmt.Errorf("write page: %w", err)
-	}
-	return nil
+	fmt.Printf("%d passed, %d failed, %d not run of %d in %s\n", counts[outcome.Passed], counts[outcome.Failed], counts[outcome.NotRun], len(chosen), took.Round(time.Second))
+	return counts[outcome.Passed] == len(chosen)
 }
 
 func suiteVersion(e2e string) (string, error) {

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/skiff-k8s/skiff/test/upstream/outcome"
 )
 
 // longestArgument is the kernel's bound for one argument (MAX_ARG_STRLEN).
@@ -17,7 +19,7 @@ const longestArgument = 128 << 10
 
 // runPhase runs the tests of one phase and returns the outcomes of those that ran, beside
 // any error. JUnit and the suite's log are in a folder of the phase's own.
-func runPhase(ctx context.Context, o tools, p phase, nodes int, kubeconfig, out string, show *progress, timeout time.Duration) (map[string]outcome, error) {
+func runPhase(ctx context.Context, o tools, p phase, nodes int, kubeconfig, out string, show *progress, timeout time.Duration) (map[string]outcome.Outcome, error) {
 	dir := filepath.Join(out, p.name)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
@@ -53,12 +55,12 @@ func runPhase(ctx context.Context, o tools, p phase, nodes int, kubeconfig, out 
 }
 
 // unexplained is the suite's error where no test failed that explains it.
-func unexplained(p phase, ran map[string]outcome, runErr error) error {
+func unexplained(p phase, ran map[string]outcome.Outcome, runErr error) error {
 	if runErr == nil {
 		return nil
 	}
 	for _, s := range p.specs {
-		if o, did := ran[s.name]; !did || o.status != passed {
+		if o, did := ran[s.name]; !did || o.Status != outcome.Passed {
 			return nil
 		}
 	}

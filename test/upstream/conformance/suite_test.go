@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/skiff-k8s/skiff/test/upstream/outcome"
 )
 
 // script is a program of the given shell text.
@@ -27,7 +29,7 @@ END
 `
 }
 
-func phaseWith(t *testing.T, ctx context.Context, ginkgo string) (map[string]outcome, error) {
+func phaseWith(t *testing.T, ctx context.Context, ginkgo string) (map[string]outcome.Outcome, error) {
 	t.Helper()
 	show := &progress{out: &strings.Builder{}, total: 1, now: time.Now}
 	return runPhase(ctx, tools{ginkgo: ginkgo}, phase{"parallel", 3, suiteOf(one)}, 2, "kubeconfig", t.TempDir(), show, time.Minute)
@@ -39,16 +41,16 @@ func TestRunPhase(t *testing.T) {
 		status string // of the test; "" where it did not run
 		err    string // part of the error; "" where there is none
 	}{
-		"passes":                     {reports(one, "passed"), passed, ""},
-		"fails":                      {reports(one, "failed") + "exit 1\n", failed, ""},
+		"passes":                     {reports(one, "passed"), outcome.Passed, ""},
+		"fails":                      {reports(one, "failed") + "exit 1\n", outcome.Failed, ""},
 		"does not run":               {reports(two, "passed") + "exit 1\n", "", ""},
-		"passes, suite fails":        {reports(one, "passed") + "exit 197\n", passed, "did not end well"},
+		"passes, suite fails":        {reports(one, "passed") + "exit 197\n", outcome.Passed, "did not end well"},
 		"no report":                  {"echo boom; exit 2\n", "", "no JUnit report"},
 		"report that cannot be read": {"echo '<testsuites>' > junit_01.xml\n", "", "junit_01.xml"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ran, err := phaseWith(t, t.Context(), script(t, test.ginkgo))
-			if got := ran[one].status; got != test.status {
+			if got := ran[one].Status; got != test.status {
 				t.Errorf("the test is %q, want %q", got, test.status)
 			}
 			if test.err == "" && err != nil || test.err != "" && (err == nil || !strings.Contains(err.Error(), test.err)) {
@@ -82,7 +84,7 @@ while true; do sleep 0.05; done
 		}
 	}()
 	ran, err := phaseWith(t, ctx, ginkgo)
-	if ran[one].status != passed || err == nil {
+	if ran[one].Status != outcome.Passed || err == nil {
 		t.Errorf("ran %v, error %v", ran, err)
 	}
 }

@@ -7,11 +7,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/skiff-k8s/skiff/test/upstream/outcome"
 )
 
 // The version on the page is that of the module.
 func TestVersionIsTheModules(t *testing.T) {
-	text, err := os.ReadFile("go.mod")
+	text, err := os.ReadFile("../critools/go.mod")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +32,7 @@ const reportText = `<?xml version="1.0" encoding="UTF-8"?>
 <testcase name="[It] [k8s.io] Container benchmark" status="skipped" time="0"><skipped message="skipped"></skipped></testcase>
 </testsuite></testsuites>`
 
-func report6(t *testing.T) map[string]outcome {
+func report6(t *testing.T) map[string]outcome.Outcome {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "junit.xml")
 	if err := os.WriteFile(path, []byte(reportText), 0o644); err != nil {
@@ -44,11 +46,11 @@ func report6(t *testing.T) map[string]outcome {
 }
 
 func TestReadReport(t *testing.T) {
-	want := map[string]outcome{
-		"[k8s.io] Container works":        {passed, 1.26, ""},
-		"[k8s.io] Streaming breaks":       {failed, 2, "Expected 0xc000123"},
-		"[k8s.io] Security Context hangs": {failed, 60, "the suite reports it as timedout"},
-		"[k8s.io] NRI is not there":       {notRun, 0.002, "NRI socket not configured"},
+	want := map[string]outcome.Outcome{
+		"[k8s.io] Container works":        {Status: outcome.Passed, Seconds: 1.26, Message: ""},
+		"[k8s.io] Streaming breaks":       {Status: outcome.Failed, Seconds: 2, Message: "Expected 0xc000123"},
+		"[k8s.io] Security Context hangs": {Status: outcome.Failed, Seconds: 60, Message: "the suite reports it as timedout without a message"},
+		"[k8s.io] NRI is not there":       {Status: outcome.NotRun, Seconds: 0.002, Message: "NRI socket not configured"},
 	}
 	if got := report6(t); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
@@ -58,33 +60,33 @@ func TestReadReport(t *testing.T) {
 func TestResultsAreKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "results.xml")
 	first, second := time.Unix(1000, 0).UTC(), time.Unix(2000, 0).UTC()
-	all := results{byName: map[string]result{}}.merge("v1", report6(t), "aaa", first)
-	all = all.merge("v1", map[string]outcome{"[k8s.io] Streaming breaks": {status: passed, seconds: 1}}, "bbb", second)
-	if err := all.write(path); err != nil {
+	all := merge(outcome.Results{}, "v1", report6(t), "aaa", first)
+	all = merge(all, "v1", map[string]outcome.Outcome{"[k8s.io] Streaming breaks": {Status: outcome.Passed, Seconds: 1}}, "bbb", second)
+	if err := all.Write(path); err != nil {
 		t.Fatal(err)
 	}
-	got, err := readResults(path)
+	got, err := outcome.Read(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r := got.byName["[k8s.io] Streaming breaks"]; r.status != passed || r.commit != "bbb" || !r.at.Equal(second) {
+	if r := got.ByName["[k8s.io] Streaming breaks"]; r.Status != outcome.Passed || r.Commit != "bbb" || !r.At.Equal(second) {
 		t.Errorf("the newest outcome is %+v", r)
 	}
-	if r := got.byName["[k8s.io] Security Context hangs"]; r.status != failed || r.message == "" || r.commit != "aaa" {
+	if r := got.ByName["[k8s.io] Security Context hangs"]; r.Status != outcome.Failed || r.Message == "" || r.Commit != "aaa" {
 		t.Errorf("an outcome of the first run is %+v", r)
 	}
-	if next := got.merge("v2", report6(t), "ccc", second); len(next.byName) != 4 || next.byName["[k8s.io] Container works"].commit != "ccc" {
+	if next := merge(got, "v2", report6(t), "ccc", second); len(next.ByName) != 4 || next.ByName["[k8s.io] Container works"].Commit != "ccc" {
 		t.Errorf("after another version of the suite: %v", next)
 	}
 }
 
 func TestPage(t *testing.T) {
-	all := results{byName: map[string]result{}}.merge("v1", report6(t), "aaa", time.Unix(1000, 0))
+	all := merge(outcome.Results{}, "v1", report6(t), "aaa", time.Unix(1000, 0))
 	got := page(all, map[string]string{"[k8s.io] Security Context hangs": "The <kernel> has no AppArmor."})
 	for _, want := range []string{
 		"critest v1 ", "| total | 4 | 1 | 2 | 1 |\n", "| Security Context | 1 | 0 | 1 | 0 |\n", "| 4 | aaa | 1970-01-01 00:16 |\n",
 		"- \\[k8s.io\\] Security Context hangs\n  <br>The &lt;kernel> has no AppArmor.\n",
-		"- \\[k8s.io\\] Streaming breaks\n  <br>no cause known yet: Expected 0xc000123\n", "- 1 of NRI: NRI socket not configured\n",
+		"- \\[k8s.io\\] Streaming breaks\n  <br>no cause known yet: Expected 0x…\n", "- 1 of NRI: NRI socket not configured\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the page lacks %q:\n%s", want, got)
@@ -108,25 +110,6 @@ func TestReportFailsForWhatIsNotExplained(t *testing.T) {
 	}
 	if _, err := report(nil, nil, 0, nil); err == nil {
 		t.Error("a run without tests is no success")
-	}
-}
-
-func TestCauses(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "causes")
-	read := func(text string) (map[string]string, error) {
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return readCauses(path)
-	}
-	got, err := read("# comment\n\na test\n  its cause\n")
-	if err != nil || !reflect.DeepEqual(got, map[string]string{"a test": "its cause"}) {
-		t.Errorf("%v, %v", got, err)
-	}
-	for _, text := range []string{"a test\n", "a test\nanother\n  cause\n", "  a cause\n", "a test\n  cause\n  more\n"} {
-		if _, err := read(text); err == nil || !strings.Contains(err.Error(), path) {
-			t.Errorf("%q: %v", text, err)
-		}
 	}
 }
 

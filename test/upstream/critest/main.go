@@ -21,16 +21,16 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
-)
 
-// record is where results are kept; without results nothing is.
-type record struct{ results, causes, page, commit string }
+	"github.com/skiff-k8s/skiff/test/upstream/isolated"
+	"github.com/skiff-k8s/skiff/test/upstream/outcome"
+)
 
 type options struct {
 	skiff, cache, out, focus string
 	parallel                 int
 	timeout                  time.Duration
-	record                   record
+	record                   outcome.Files
 }
 
 func main() {
@@ -67,48 +67,31 @@ func command(ctx context.Context, args []string) (int, error) {
 		flags.StringVar(&o.focus, "focus", "", "only tests whose name matches this regular expression")
 		flags.IntVar(&o.parallel, "parallel", 4, "tests at a time; those that are serial come last, one by one")
 		flags.DurationVar(&o.timeout, "timeout", 20*time.Minute, "for all")
-		o.record.flags(flags)
-		flags.StringVar(&o.record.commit, "commit", "unknown", "what the skiff was built from")
+		o.record.Flags(flags)
+		flags.StringVar(&o.record.Commit, "commit", "unknown", "what the skiff was built from")
 		if err := flags.Parse(args[1:]); err != nil {
 			return 1, err
 		}
 		if err := o.check(); err != nil {
 			return 1, err
 		}
-		if !inside() {
-			return isolate(ctx)
+		if !isolated.Inside() {
+			return isolated.Again(ctx)
 		}
 		return run(ctx, o)
 	case "page":
-		var r record
-		r.flags(flags)
+		var files outcome.Files
+		files.Flags(flags)
 		if err := flags.Parse(args[1:]); err != nil {
 			return 1, err
 		}
-		kept, err := readResults(r.results)
+		kept, err := outcome.Read(files.Results)
 		if err != nil {
 			return 1, err
 		}
-		return 0, r.writePage(kept)
+		return 0, files.WritePage(kept, page, os.Stderr)
 	}
 	return 1, fmt.Errorf("%q is none of pin, run and page", args[0])
-}
-
-func (r *record) flags(flags *flag.FlagSet) {
-	flags.StringVar(&r.results, "results", "", "JUnit file that holds the newest outcome of every test")
-	flags.StringVar(&r.causes, "causes", "", "file of causes of failures, kept by hand")
-	flags.StringVar(&r.page, "page", "", "Markdown page to compute")
-}
-
-func (r record) writePage(kept results) error {
-	causes, err := readCauses(r.causes)
-	if err != nil {
-		return err
-	}
-	for _, name := range kept.stale(causes) {
-		fmt.Fprintf(os.Stderr, "%s: the cause of %q is of no test that fails\n", r.causes, name)
-	}
-	return os.WriteFile(r.page, []byte(page(kept, causes)), 0o644)
 }
 
 // check makes paths absolute and finds what is missing before anything is started.
@@ -133,10 +116,7 @@ func (o *options) check() error {
 			return fmt.Errorf("%w (make critest builds it)", err)
 		}
 	}
-	if (o.record.results == "") != (o.record.page == "") || (o.record.results == "") != (o.record.causes == "") {
-		return errors.New("-results, -causes and -page go together")
-	}
-	return nil
+	return o.record.Check()
 }
 
 func (o *options) suite() string    { return filepath.Join(o.cache, "critest.test") }

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/skiff-k8s/skiff/test/upstream/outcome"
 )
 
 // run runs the suite and keeps what came of it.
@@ -32,20 +34,17 @@ func run(ctx context.Context, o options) (code int, err error) {
 	if err != nil {
 		return 1, errors.Join(err, suiteErr)
 	}
-	old, err := readResults(o.record.results)
+	old, err := outcome.Read(o.record.Results)
 	if err != nil {
 		return 1, err
 	}
-	kept := old.merge(version, ran, o.record.commit, began)
+	kept := merge(old, version, ran, o.record.Commit, began)
 	var causes map[string]string
-	if o.record.results != "" {
-		if err := kept.write(o.record.results); err != nil {
+	if o.record.Results != "" {
+		if err := o.record.Keep(kept, page, os.Stderr); err != nil {
 			return 1, err
 		}
-		if err := o.record.writePage(kept); err != nil {
-			return 1, err
-		}
-		if causes, err = readCauses(o.record.causes); err != nil {
+		if causes, err = outcome.ReadCauses(o.record.Causes); err != nil {
 			return 1, err
 		}
 	}
@@ -53,25 +52,25 @@ func run(ctx context.Context, o options) (code int, err error) {
 }
 
 // report says what came of the run.
-func report(ran map[string]outcome, causes map[string]string, took time.Duration, suiteErr error) (int, error) {
+func report(ran map[string]outcome.Outcome, causes map[string]string, took time.Duration, suiteErr error) (int, error) {
 	counts := map[string]int{}
 	code := 0
 	for name, o := range ran {
-		counts[o.status]++
+		counts[o.Status]++
 		switch {
-		case o.status != failed:
+		case o.Status != outcome.Failed:
 		case causes[name] != "":
 			fmt.Printf("fails, as known: %s\n", name)
 		default:
-			fmt.Printf("FAILED: %s\n  %s\n", name, firstLine(o.message))
+			fmt.Printf("FAILED: %s\n  %s\n", name, outcome.FirstLine(o.Message))
 			code = 1
 		}
 	}
-	fmt.Printf("critest: %d passed, %d failed, %d not run, in %s\n", counts[passed], counts[failed], counts[notRun], took.Round(time.Second))
+	fmt.Printf("critest: %d passed, %d failed, %d not run, in %s\n", counts[outcome.Passed], counts[outcome.Failed], counts[outcome.NotRun], took.Round(time.Second))
 	switch {
-	case counts[passed]+counts[failed] == 0:
+	case counts[outcome.Passed]+counts[outcome.Failed] == 0:
 		return 1, errors.Join(errors.New("no test ran"), suiteErr)
-	case counts[failed] == 0 && suiteErr != nil:
+	case counts[outcome.Failed] == 0 && suiteErr != nil:
 		return 1, fmt.Errorf("every test passed but the suite did not end well: %w", suiteErr)
 	}
 	return code, nil

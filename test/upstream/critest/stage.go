@@ -11,33 +11,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/skiff-k8s/skiff/test/upstream/isolated"
 )
-
-// insideVariable marks the process that runs in namespaces of its own.
-const insideVariable = "SKIFF_CRITEST_INSIDE"
-
-func inside() bool { return os.Getenv(insideVariable) != "" }
-
-// isolate runs this command once more, in a network and a mount namespace of its own: what the
-// tests start neither disturbs the host nor is disturbed by it. Signals are passed on.
-func isolate(ctx context.Context) (int, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return 1, err
-	}
-	cmd := exec.CommandContext(ctx, self, os.Args[1:]...)
-	cmd.Env = append(os.Environ(), insideVariable+"=1")
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Setpgid: true}
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = 2 * time.Minute
-	err = cmd.Run()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		return max(1, exit.ExitCode()), nil
-	}
-	return 0, err
-}
 
 // registries are the hosts that the suite's images are named after.
 var registries = []string{"registry.k8s.io", "gcr.io", "k8s.gcr.io"}
@@ -60,24 +36,8 @@ func startStage(ctx context.Context, o options) (s *stage, err error) {
 			err = errors.Join(err, s.stop())
 		}
 	}()
-	for _, flag := range []uintptr{syscall.MS_PRIVATE, syscall.MS_SHARED} {
-		if err := syscall.Mount("", "/", "", syscall.MS_REC|flag, ""); err != nil {
-			return s, fmt.Errorf("set the mounts' propagation: %w", err)
-		}
-	}
-	// An address of TEST-NET-1 (RFC 5737), behind whose route nobody answers.
-	for _, args := range []string{"link set lo up", "link add eth0 type veth peer name outside", "addr add 192.0.2.10/24 dev eth0",
-		"link set eth0 up", "link set outside up", "route add default via 192.0.2.1"} {
-		if out, err := exec.CommandContext(ctx, "ip", strings.Fields(args)...).CombinedOutput(); err != nil {
-			return s, fmt.Errorf("ip %s: %w: %s", args, err, strings.TrimSpace(string(out)))
-		}
-	}
-	hosts := filepath.Join(o.out, "hosts")
-	if err := os.WriteFile(hosts, []byte("127.0.0.1 localhost\n::1 localhost\n127.0.0.1 "+strings.Join(registries, " ")+"\n"), 0o644); err != nil {
+	if err := isolated.Prepare(ctx, o.out, map[string][]string{"127.0.0.1": registries}); err != nil {
 		return s, err
-	}
-	if err := syscall.Mount(hosts, "/etc/hosts", "", syscall.MS_BIND, ""); err != nil {
-		return s, fmt.Errorf("lead the registries' names here: %w", err)
 	}
 	if s.registry, err = s.start("registry", o.registry(), "-layout", o.images(), "-listen", "127.0.0.1:80"); err != nil {
 		return s, err

@@ -1,4 +1,4 @@
-module github.com/skiff-k8s/skiff/test/upstream/critest
+module github.com/skiff-k8s/skiff/test/upstream/critools
 
 go 1.26.6
 

@@ -1,4 +1,4 @@
-package main
+package outcome
 
 import (
 	"fmt"
@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// readCauses reads the file, kept by hand, that says why tests fail: a test's full name,
+// ReadCauses reads the file, kept by hand, that says why tests fail: a test's full name,
 // and indented below it the cause in a line. # starts a comment.
-func readCauses(path string) (map[string]string, error) {
+func ReadCauses(path string) (map[string]string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read causes: %w", err)
@@ -41,13 +41,13 @@ func readCauses(path string) (map[string]string, error) {
 	return causes, nil
 }
 
-// stale are the causes of tests that do not fail.
-func stale(causes map[string]string, r results) []string {
+// Stale says which causes have nothing to explain.
+func (r Results) Stale(causes map[string]string) []string {
 	var out []string
 	for name := range causes {
-		if t, known := r.byName[name]; !known {
-			out = append(out, name+" is no Conformance test of this suite")
-		} else if t.status == passed {
+		if t, known := r.ByName[name]; !known {
+			out = append(out, name+" is no test of this suite")
+		} else if t.Status == Passed {
 			out = append(out, name+" passes")
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package outcome
 
 import (
 	"os"
@@ -19,22 +19,22 @@ const suiteReport = `<?xml version="1.0" encoding="UTF-8"?>
 <testcase name="[It] skips itself" status="skipped" time="0.4"><skipped message="skipped - needs IPv6"></skipped></testcase>
 </testsuite></testsuites>`
 
-func TestReadRun(t *testing.T) {
+func TestReadReports(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "junit_01.xml"), []byte(suiteReport), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	got, err := readRun(dir)
+	got, err := ReadReports(filepath.Join(dir, "junit_01.xml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]outcome{
-		"good":         {passed, 1.25, ""},
-		"bad":          {failed, 2, "[FAILED] Expected one\ngot two"},
-		"late":         {failed, 3, "[TIMEDOUT] A suite timeout occurred"},
-		"crashed":      {failed, 3, "nil map"},
-		"strange":      {failed, 3, "the suite reports it as aborted without a message"},
-		"skips itself": {failed, 0.4, "the test skipped itself: skipped - needs IPv6"},
+	want := map[string]Outcome{
+		"good":         {Passed, 1.25, ""},
+		"bad":          {Failed, 2, "[FAILED] Expected one\ngot two"},
+		"late":         {Failed, 3, "[TIMEDOUT] A suite timeout occurred"},
+		"crashed":      {Failed, 3, "nil map"},
+		"strange":      {Failed, 3, "the suite reports it as aborted without a message"},
+		"skips itself": {NotRun, 0.4, "skipped - needs IPv6"},
 	}
 	if len(got) != len(want) {
 		t.Errorf("got %d tests, want %d: %v", len(got), len(want), got)
@@ -46,15 +46,15 @@ func TestReadRun(t *testing.T) {
 	}
 }
 
-func TestReadRunWithoutReport(t *testing.T) {
+func TestReadReportsThatAreNone(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := readRun(dir); err == nil || !strings.Contains(err.Error(), "no JUnit report") {
+	if _, err := ReadReports(filepath.Join(dir, "junit_01.xml")); err == nil || !strings.Contains(err.Error(), "junit_01.xml") {
 		t.Errorf("without a report: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "junit_01.xml"), []byte("<testsuites><testsuite>"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := readRun(dir); err == nil {
+	if got, err := ReadReports(filepath.Join(dir, "junit_01.xml")); err == nil {
 		t.Errorf("half a report was read as %v", got)
 	}
 }
