@@ -167,7 +167,7 @@ func TestFileSettings(t *testing.T) {
 		return strings.Join(all, " ")
 	}
 	full := "nodes: [{labels: {a: b}, taints: [{key: k, effect: NoExecute}]}, {name: two}]\nports: [{hostPort: 80, nodePort: 30080, node: two}]\n" +
-		"apiServer: {extraArgs: {profiling: false}}\nnetwork: {proxyMode: iptables}\nregistries: {caFile: ca.pem, auth: {r: {username: u, password: p}}}\nmanifests: [a.yaml, m]\n"
+		"apiServer: {extraArgs: {profiling: false}}\nnetwork: {proxyMode: iptables, policy: false}\nregistries: {caFile: ca.pem, auth: {r: {username: u, password: p}}}\nmanifests: [a.yaml, m]\n"
 	take := func(text string, fresh bool) error {
 		f := parsed(t, dir, text)
 		return errors.Join(c.takeFile(f, fresh), copyManifests(f, p))
@@ -177,6 +177,9 @@ func TestFileSettings(t *testing.T) {
 	}
 	if c.Labels["a"] != "b" || len(c.Taints) != 1 || c.Taints[0].Effect != corev1.TaintEffectNoExecute || len(c.Nodes) != 1 || c.Nodes[0].Name != "two" {
 		t.Errorf("%+v", c)
+	}
+	if !c.PodNetwork.NoPolicy {
+		t.Error("network policies are enforced")
 	}
 	if c.PodNetwork.proxyMode() != ProxyIPTables {
 		t.Errorf("proxy mode %s", c.PodNetwork.proxyMode())
