@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/kubernetes"
@@ -28,6 +29,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/skiff-k8s/skiff/api/builtin"
+	"github.com/skiff-k8s/skiff/api/metrics"
 	"github.com/skiff-k8s/skiff/apiserver"
 	"github.com/skiff-k8s/skiff/apiserver/admission"
 	"github.com/skiff-k8s/skiff/apiserver/allocate"
@@ -39,6 +41,7 @@ import (
 	"github.com/skiff-k8s/skiff/apiserver/crd"
 	"github.com/skiff-k8s/skiff/apiserver/eviction"
 	"github.com/skiff-k8s/skiff/apiserver/inproc"
+	apirest "github.com/skiff-k8s/skiff/apiserver/rest"
 	"github.com/skiff-k8s/skiff/apiserver/reviews"
 	"github.com/skiff-k8s/skiff/apiserver/seams"
 	"github.com/skiff-k8s/skiff/component"
@@ -54,6 +57,7 @@ type Cluster struct {
 	Admin  kubernetes.Interface
 	group  *component.Group
 	nodes  map[string]*hollow
+	load   *load
 	log    *slog.Logger
 }
 
@@ -63,7 +67,11 @@ func (c *Cluster) PowerOff(node string) { close(c.nodes[node].off) }
 // New composes a cluster of n hollow nodes; nothing runs before Run.
 func New(nodes int, log *slog.Logger) (*Cluster, error) {
 	store := mem.New(mem.Config{})
-	objects, resources := builtin.Scheme(), builtin.Resources()
+	objects := builtin.Scheme()
+	if err := metrics.AddToScheme(objects); err != nil {
+		return nil, err
+	}
+	resources := append(builtin.Resources(), metrics.Resources()...)
 	caches, err := cacher.New(cacher.Config{Store: store, Scheme: objects, Logger: log})
 	if err != nil {
 		return nil, err
@@ -113,9 +121,11 @@ func New(nodes int, log *slog.Logger) (*Cluster, error) {
 	}
 	endpoints = append(endpoints, binding.Endpoints(caches, clock.RealClock{})...)
 	endpoints = append(endpoints, eviction.Endpoint(caches, clock.RealClock{}))
+	used := &load{caches: caches}
 	server, err := apiserver.New(apiserver.Config{
 		Caches: caches, Scheme: objects, Resources: resources, Authorizer: rights, Admission: plugins, Endpoints: endpoints,
-		Hooks: []seams.Hooks{allocator.Hooks(), crd.Hooks(clock.RealClock{})}, Logger: log,
+		Computed: map[schema.GroupResource]apirest.Computed{metrics.Nodes: used.nodes, metrics.Pods: used.pods},
+		Hooks:    []seams.Hooks{allocator.Hooks(), crd.Hooks(clock.RealClock{})}, Logger: log,
 	})
 	if err != nil {
 		return nil, err
@@ -124,7 +134,7 @@ func New(nodes int, log *slog.Logger) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{Server: server, Caches: caches, group: component.NewGroup(log), nodes: map[string]*hollow{}, log: log}
+	c := &Cluster{load: used, Server: server, Caches: caches, group: component.NewGroup(log), nodes: map[string]*hollow{}, log: log}
 	admin, err := c.clients(&user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}})
 	if err != nil {
 		return nil, err
