@@ -113,6 +113,26 @@ func TestReportFailsForWhatIsNotExplained(t *testing.T) {
 	}
 }
 
+// Streams have a second pass, unless none are chosen, and its outcomes do not replace the first's.
+func TestPasses(t *testing.T) {
+	for focus, want := range map[string]int{"": 2, "Streaming": 2, "runtime should support exec|NRI": 1, "Security": 1, "runtime should": 2} {
+		if got := passes(focus); len(got) != want || got[0].focus != focus {
+			t.Errorf("%q: %v", focus, got)
+		}
+	}
+	o := options{out: t.TempDir()}
+	for _, p := range passes("") {
+		text := `<testsuites><testsuite><testcase name="[It] [k8s.io] Streaming works" status="passed" time="1"></testcase></testsuite></testsuites>`
+		if err := os.WriteFile(filepath.Join(o.out, p.report()), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, ran, err := readPasses(o)
+	if err != nil || len(ran) != 2 || ran["[k8s.io] Streaming works (WebSocket)"].Status != outcome.Passed {
+		t.Errorf("%v, %v", ran, err)
+	}
+}
+
 func TestPin(t *testing.T) {
 	digest := func(c string) string { return "sha256:" + strings.Repeat(c, 64) }
 	program := "\x00ELF…" + pinned + "@" + digest("0") + "gcr.io/k8s-staging-cri-tools/win-test-image-digest@" + digest("1") + "\x00"

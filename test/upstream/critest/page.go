@@ -17,6 +17,7 @@ critest %s (sigs.k8s.io/cri-tools) against the built-in runtime alone (`+"`skiff
 This page is computed from [its results](../test/upstream/results/critest.xml) by `+"`make critest`"+`; `+"`make critest FOCUS=regex`"+`
 updates only what it ran. The suite is as it is but for one constant: of the image that a test pulls by its digest
 there is a stand-in, as of all others ([test/upstream/images](../test/upstream/images/critest.go)), and its digest stands in its place.
+Streams are tested twice, by SPDY and by WebSocket.
 
 `, r.Suite)
 	b.WriteString(r.Table("part") + r.Runs() + "\n## Failing\n\n" + r.Failing(causes))

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"syscall"
 	"time"
 
@@ -26,11 +27,14 @@ func run(ctx context.Context, o options) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	suiteErr := runSuite(ctx, o, s.socket)
+	var suiteErr error
+	for _, p := range passes(o.focus) {
+		suiteErr = errors.Join(suiteErr, runSuite(ctx, o, p, s.socket))
+	}
 	if err := s.stop(); err != nil {
 		return 1, err
 	}
-	version, ran, err := readReport(filepath.Join(o.out, "junit.xml"))
+	version, ran, err := readPasses(o)
 	if err != nil {
 		return 1, errors.Join(err, suiteErr)
 	}
@@ -76,19 +80,55 @@ func report(ran map[string]outcome.Outcome, causes map[string]string, took time.
 	return code, nil
 }
 
-// runSuite writes junit.xml and log into the directory of results.
-func runSuite(ctx context.Context, o options, socket string) error {
-	log, err := os.Create(filepath.Join(o.out, "log"))
+// pass is one run of the suite, whose tests are told apart by a word behind their names.
+type pass struct {
+	name, focus, word string
+	args              []string
+}
+
+// passes are the suite as it is and, where streams are chosen, these by WebSocket as well.
+func passes(focus string) []pass {
+	out := []pass{{name: "suite", focus: focus}}
+	const streams = "Streaming"
+	if chosen, err := regexp.MatchString(focus, "[k8s.io] "+streams+" runtime should support"); err == nil && chosen {
+		out = append(out, pass{"websocket", streams, " (WebSocket)", []string{"-websocket-exec", "-websocket-attach", "-websocket-portforward"}})
+	}
+	return out
+}
+
+// report is where a pass's outcomes are.
+func (p pass) report() string { return p.name + ".xml" }
+
+// readPasses reads what all passes wrote.
+func readPasses(o options) (version string, ran map[string]outcome.Outcome, err error) {
+	ran = map[string]outcome.Outcome{}
+	for _, p := range passes(o.focus) {
+		suite, some, err := readReport(filepath.Join(o.out, p.report()))
+		if err != nil {
+			return "", nil, err
+		}
+		for name, t := range some {
+			ran[name+p.word] = t
+		}
+		version = suite
+	}
+	return version, ran, nil
+}
+
+// runSuite writes a pass's report and log into the directory of results.
+func runSuite(ctx context.Context, o options, p pass, socket string) error {
+	log, err := os.Create(filepath.Join(o.out, p.name+".log"))
 	if err != nil {
 		return err
 	}
 	defer log.Close()
 	args := []string{fmt.Sprintf("--procs=%d", o.parallel), "--timeout=" + o.timeout.String(), "--no-color", "--skip=benchmark",
-		"--output-dir=" + o.out, "--junit-report=junit.xml"}
-	if o.focus != "" {
-		args = append(args, "--focus="+o.focus)
+		"--output-dir=" + o.out, "--junit-report=" + p.report()}
+	if p.focus != "" {
+		args = append(args, "--focus="+p.focus)
 	}
-	cmd := exec.CommandContext(ctx, o.ginkgo(), append(args, o.suite(), "--", "-runtime-endpoint=unix://"+socket)...)
+	args = append(args, o.suite(), "--", "-runtime-endpoint=unix://"+socket)
+	cmd := exec.CommandContext(ctx, o.ginkgo(), append(args, p.args...)...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, o.out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	// As from a terminal: the suite writes its report of what ran until then.
