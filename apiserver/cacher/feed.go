@@ -120,19 +120,19 @@ const (
 func (s *Caches) runFeed(ctx context.Context) {
 	retry := feedRetryMin
 	for ctx.Err() == nil {
-		began := s.cfg.Clock.Now()
+		before := s.feed.revision()
 		err := s.watchStore(ctx)
 		if ctx.Err() != nil {
 			return
+		}
+		if s.feed.revision() > before {
+			retry = feedRetryMin // it worked for a while: what broke it is another matter
 		}
 		if errors.Is(err, store.ErrCompacted) {
 			s.log.Warn("the watch cache fell behind compaction and is read anew", "err", err)
 			s.reset()
 		} else {
 			s.log.Warn("watch on the store ended", "err", err)
-		}
-		if s.cfg.Clock.Since(began) > feedRetryMax {
-			retry = feedRetryMin
 		}
 		t := s.cfg.Clock.NewTimer(retry)
 		select {

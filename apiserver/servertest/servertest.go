@@ -49,6 +49,12 @@ func New(t testing.TB, change ...func(*apiserver.Config)) *Server {
 	return newBase(t, nil).serve(t, change...)
 }
 
+// NewOn is New over a store that others use too.
+func NewOn(t testing.TB, s store.Store, change ...func(*apiserver.Config)) *Server {
+	t.Helper()
+	return newBase(t, s).serve(t, change...)
+}
+
 // base is what a server is put on.
 type base struct {
 	store  store.Store
@@ -130,8 +136,19 @@ func (b *base) serve(t testing.TB, change ...func(*apiserver.Config)) *Server {
 	}
 	h := httptest.NewServer(srv)
 	b.onStop(func() {
-		h.CloseClientConnections()
-		h.Close()
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			h.Close()
+		}()
+		for open := true; open; { // who has just come may begin a watch
+			h.CloseClientConnections()
+			select {
+			case <-closed:
+				open = false
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
 		b.unchanged(t)
 	})
 	return &Server{Server: srv, URL: h.URL, Caches: b.caches, Store: b.store, stop: b.stop}
