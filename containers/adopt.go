@@ -191,7 +191,7 @@ func (r *Runtime) lastWords(rec containerRecord) *monitor.Exit {
 // profile, the cgroup's kill is not.
 func killOrphan(s *monitor.State, group string) error {
 	err := monitor.Kill(s)
-	if errors.Is(err, unix.EPERM) && group != "" {
+	if errors.Is(err, os.ErrPermission) && group != "" {
 		return errors.Join(cgroup.At(group).Kill(), monitor.AwaitEnd(s))
 	}
 	return err

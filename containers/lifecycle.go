@@ -205,7 +205,7 @@ func (r *Runtime) stopContainer(ctx context.Context, c *containerState, grace ti
 			sig = unix.SIGTERM
 		}
 		err = r.signal(rec, sig)
-		if err != nil && !errors.Is(err, unix.EPERM) {
+		if err != nil && !errors.Is(err, os.ErrPermission) {
 			return err
 		}
 		if err != nil {
@@ -223,7 +223,7 @@ func (r *Runtime) stopContainer(ctx context.Context, c *containerState, grace ti
 		}
 	}
 	err := r.signal(rec, unix.SIGKILL)
-	if err != nil && !errors.Is(err, unix.EPERM) {
+	if err != nil && !errors.Is(err, os.ErrPermission) {
 		return err
 	}
 	if rec.SharedPID || err != nil {
