@@ -128,12 +128,17 @@ func (f *family) flushed() (table string, err error) {
 // remove takes the rules of a family away. What is not there is no error.
 func remove(tool *iptables.Tool) error {
 	t := text{}
-	for _, table := range []string{filter, nat, mangle} {
+	leads := jumps
+	for _, table := range []string{mangle, filter, nat} {
 		chains, rules, err := tool.Save(table)
 		if err != nil {
 			return err
 		}
-		for _, j := range jumps {
+		if table == mangle && !chains["KUBE-IPTABLES-HINT"] && !chains["KUBE-KUBELET-CANARY"] {
+			// No kubelet keeps martians out with the same chain.
+			leads = append(jumps[:len(jumps):len(jumps)], martianJumps...)
+		}
+		for _, j := range leads {
 			for _, r := range rules {
 				if j.table == table && j.is(r) {
 					t.write(table, "-D", strings.TrimPrefix(r, "-A"))
@@ -142,7 +147,7 @@ func remove(tool *iptables.Tool) error {
 		}
 		var going []string
 		for name := range chains {
-			if ofPort(name) && table == nat || slices.Contains(mine(table), name) {
+			if ofPort(name) && table == nat || slices.Contains(mine(table), name) || table == filter && name == martians && len(leads) > len(jumps) {
 				going = append(going, name)
 			}
 		}
