@@ -56,7 +56,7 @@ type Enforcer struct {
 
 	mu      sync.Mutex
 	book    map[string]sandbox // by id
-	touched map[name]bool      // in the book, since the loop has looked
+	moved   bool               // the book has changed since the loop looked
 	asked   uint64             // counts questions to the loop
 	waiting []waiter
 
@@ -97,7 +97,7 @@ func New(cfg Config) (*Enforcer, error) {
 		cfg.Clock = clock.RealClock{}
 	}
 	e := &Enforcer{
-		cfg: cfg, kick: make(chan struct{}, 1), book: map[string]sandbox{}, touched: map[name]bool{},
+		cfg: cfg, kick: make(chan struct{}, 1), book: map[string]sandbox{},
 		dir: newDirectory(), local: map[name]*pod{},
 	}
 	for _, v6 := range []bool{false, true} {
@@ -116,12 +116,6 @@ func New(cfg Config) (*Enforcer, error) {
 		}
 		return name{p.Namespace, p.Name}, r
 	}, func(*rules, *rules) bool { return false }, e.wake)
-	e.clear()
-	return e, nil
-}
-
-// clear forgets what is watched only while there are policies.
-func (e *Enforcer) clear() {
 	e.pods = newFeed(func(o runtime.Object) (name, *pod) {
 		p, ok := o.(*corev1.Pod)
 		if !ok {
@@ -137,9 +131,14 @@ func (e *Enforcer) clear() {
 		l := labelsOf(n.Labels)
 		return name{name: n.Name}, &l
 	}, func(a, b *labelSet) bool { return slices.Equal(*a, *b) }, e.wake)
-	policies := e.dir.policies
+	return e, nil
+}
+
+// clear forgets what is watched only while there are policies.
+func (e *Enforcer) clear() {
+	e.pods.clear()
+	e.namespaces.clear()
 	e.dir, e.local = newDirectory(), map[name]*pod{}
-	e.dir.policies = policies
 }
 
 func (e *Enforcer) wake() {
@@ -177,11 +176,9 @@ func (e *Enforcer) Admit(ctx context.Context, id, namespace, podName, uid string
 // Forget tells that a sandbox has no addresses any more.
 func (e *Enforcer) Forget(id string) {
 	e.mu.Lock()
-	s, ok := e.book[id]
-	if ok {
-		delete(e.book, id)
-		e.touched[s.name] = true
-	}
+	_, ok := e.book[id]
+	delete(e.book, id)
+	e.moved = e.moved || ok
 	e.mu.Unlock()
 	if ok {
 		e.wake()
@@ -191,7 +188,7 @@ func (e *Enforcer) Forget(id string) {
 func (e *Enforcer) tell(id string, s sandbox) {
 	e.mu.Lock()
 	e.book[id] = s
-	e.touched[s.name] = true
+	e.moved = true
 	e.mu.Unlock()
 	e.wake()
 }
@@ -301,10 +298,6 @@ func (e *Enforcer) sync() error {
 		e.takeUp()
 	case some:
 		return nil // what an earlier process programmed is in force
-	default: // who watches later reads all
-		e.mu.Lock()
-		clear(e.touched)
-		e.mu.Unlock()
 	}
 	want := newDecision()
 	if len(e.dir.policies) > 0 {
@@ -337,8 +330,8 @@ func (e *Enforcer) takeUp() {
 		e.dir.setNamespace(n.name, *l)
 	})
 	e.mu.Lock()
-	touched := e.touched
-	e.touched = map[name]bool{}
+	moved := e.moved
+	e.moved = false
 	e.mu.Unlock()
 	e.pods.take(func(n name, p *pod) {
 		if p == nil || p.node != e.cfg.NodeName {
@@ -347,11 +340,14 @@ func (e *Enforcer) takeUp() {
 			return
 		}
 		e.local[n] = p
-		touched[n] = true
+		moved = true
 	})
-	for n := range touched {
-		if p := e.local[n]; p != nil {
-			e.dir.setPod(n, e.placed(p))
+	if !moved {
+		return
+	}
+	for n, p := range e.local { // one's address may have been another's
+		if p, was := e.placed(p), e.dir.pods[n.namespace][n.name]; was == nil || !was.equal(p) {
+			e.dir.setPod(n, p)
 		}
 	}
 }

@@ -121,6 +121,13 @@ func (f *feed[T]) hasSynced() bool {
 	return f.synced
 }
 
+// clear forgets all, as if nothing had been read.
+func (f *feed[T]) clear() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.items, f.dirty, f.synced = map[name]*T{}, map[name]bool{}, false
+}
+
 func (f *feed[T]) len() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
