@@ -123,6 +123,7 @@ type Kubelet struct {
 	pods     *pods.Manager
 	server   *server.Server
 	eviction *eviction.Manager
+	puller   *images.Puller
 	gc       *images.Collector
 	rotator  *logs.Rotator
 	recorder record.EventRecorder
@@ -216,7 +217,7 @@ func New(cfg Config) (*Kubelet, error) {
 		return fail(err)
 	}
 	memory := k.node.Capacity()[corev1.ResourceMemory]
-	puller := images.New(images.Config{CRI: k.cri, RootDir: cfg.RootDir, MaxParallel: cfg.MaxParallelPulls, Logger: cfg.Logger})
+	k.puller = images.New(images.Config{CRI: k.cri, RootDir: cfg.RootDir, MaxParallel: cfg.MaxParallelPulls, Logger: cfg.Logger})
 	vols := volumes.New(volumes.Config{
 		RootDir: cfg.RootDir, Mounts: cfg.Mounts, Objects: k.objects, Client: cfg.Client, Logger: cfg.Logger,
 		Downward: func() environ.Downward {
@@ -224,7 +225,7 @@ func New(cfg Config) (*Kubelet, error) {
 		},
 	})
 	if k.pods, err = pods.New(pods.Config{
-		NodeName: cfg.NodeName, Client: cfg.Client, CRI: k.cri, Images: puller, Volumes: vols, Objects: k.objects,
+		NodeName: cfg.NodeName, Client: cfg.Client, CRI: k.cri, Images: k.puller, Volumes: vols, Objects: k.objects,
 		Services: objects.NewServices(cfg.Client, cfg.Logger), Cgroups: groups, CgroupParent: cfg.CgroupRoot, PodPidsLimit: cfg.PodPidsLimit,
 		CRINode: k.criNode(memory.Value()), HostIPs: func() []string { return cfg.NodeIPs }, Node: k.node.Object, Allocatable: k.node.Allocatable,
 		NetworkReady: k.node.NetworkReady, Runtime: k.node.RuntimeConditions, RuntimeName: k.node.RuntimeName, Recorder: k.recorder,
@@ -243,7 +244,7 @@ func New(cfg Config) (*Kubelet, error) {
 		},
 	})
 	k.gc = images.NewCollector(k.cri, cfg.ImageGC, cfg.Logger)
-	k.gc.Listed = puller.Keep
+	k.gc.Listed = k.puller.Keep
 	k.eviction = eviction.New(eviction.Config{
 		Pods: k.pods, Stats: st, PodDir: vols.PodDir, FreeImages: k.gc.Free, Changed: k.node.Kick, Recorder: k.recorder, Node: k.node.Ref(), Logger: cfg.Logger,
 	})

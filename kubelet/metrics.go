@@ -16,5 +16,6 @@ func (k *Kubelet) metrics() []byte {
 	} {
 		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s gauge\n%s %d\n", g.name, g.help, g.name, g.name, g.value)
 	}
+	k.puller.WriteMetrics(&b)
 	return []byte(b.String())
 }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 
 	"github.com/skiff-k8s/skiff/kubelet/cri"
 )
@@ -63,6 +64,7 @@ type Puller struct {
 	cfg     Config
 	records records
 	slots   chan struct{} // nil: as many pulls as there may be
+	metrics metrics
 
 	mu      sync.Mutex
 	backOff map[string]*backOff // by pod uid and image
@@ -109,6 +111,8 @@ type Request struct {
 
 // Ensure returns the image, pulling it if the policy says so.
 func (p *Puller) Ensure(ctx context.Context, r Request) (Image, *Error) {
+	var present, required *bool // what is found out of it
+	defer func() { p.metrics.asked(r.Policy, present, required) }()
 	name, err := withTag(r.Image)
 	if err != nil {
 		msg := fmt.Sprintf("Failed to apply default image tag %q: couldn't parse image name %q: %v", r.Image, r.Image, err)
@@ -122,28 +126,30 @@ func (p *Puller) Ensure(ctx context.Context, r Request) (Image, *Error) {
 			r.Event(corev1.EventTypeWarning, "InspectFailed", msg)
 			return Image{}, &Error{Reason: "ImageInspectError", Message: msg}
 		}
+		present = &found
 		allowed := false
 		if found {
 			if allowed, err = p.allowed(r, name, img); err != nil {
 				p.cfg.Logger.Warn("read who may use an image; pulling it again", "image", name, "error", err)
 			}
 		}
-		if found && !allowed && r.Policy == corev1.PullNever {
-			msg := fmt.Sprintf("Container image %q is present with pull policy of Never but does not have the proper credentials", r.Image)
-			r.Event(corev1.EventTypeWarning, "ErrImageNeverPull", msg)
-			return Image{}, &Error{Reason: "ErrImageNeverPull", Message: msg}
-		}
 		if allowed {
+			required = ptr.To(false)
 			p.forget(r.Pod, name)
 			r.Event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", r.Image))
 			return img, nil
 		}
 		if r.Policy == corev1.PullNever {
+			if found {
+				required = ptr.To(true)
+			}
+			// Whoever may not use an image is not told that it is there.
 			msg := fmt.Sprintf("Container image %q is not present with pull policy of Never", r.Image)
 			r.Event(corev1.EventTypeWarning, "ErrImageNeverPull", msg)
 			return Image{}, &Error{Reason: "ErrImageNeverPull", Message: msg}
 		}
 	}
+	required = ptr.To(true)
 	return p.pull(ctx, r, name)
 }
 
@@ -202,8 +208,10 @@ func (p *Puller) pull(ctx context.Context, r Request, name string) (Image, *Erro
 			}
 			end := p.cfg.Clock.Now()
 			p.forget(r.Pod, name)
+			size := p.size(ctx, name)
 			r.Event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting). Image size: %d bytes.",
-				name, end.Sub(begun).Truncate(time.Millisecond), end.Sub(start).Truncate(time.Millisecond), p.size(ctx, name)))
+				name, end.Sub(begun).Truncate(time.Millisecond), end.Sub(start).Truncate(time.Millisecond), size))
+			p.metrics.pulled(size, end.Sub(start))
 			return img, nil
 		}
 		if err == nil {

@@ -57,6 +57,51 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
+// What was asked and how long pulls took is counted, waiting included.
+func TestMetrics(t *testing.T) {
+	s, p, _ := setup(t)
+	s.AddImage("here:1", nil, "")
+	s.Remote["remote:latest"] = true
+	for _, r := range []Request{
+		{Image: "here:1", Policy: corev1.PullIfNotPresent}, {Image: "here:1", Policy: corev1.PullIfNotPresent}, {Image: "gone:1", Policy: corev1.PullNever},
+		{Image: "UPPER", Policy: corev1.PullNever}, {Image: "remote", Policy: corev1.PullIfNotPresent}, {Image: "gone:1", Policy: corev1.PullAlways},
+	} {
+		r.Event = func(string, string, string) {}
+		_, _ = p.Ensure(context.Background(), r)
+	}
+	p.metrics.pulled(11<<20, 7*time.Second)
+	p.metrics.pulled(11<<20, time.Hour+time.Second)
+	p.metrics.pulled(11<<20, 5*time.Second)
+	var b strings.Builder
+	p.WriteMetrics(&b)
+	for _, want := range []string{
+		`kubelet_image_manager_ensure_image_requests_total{present_locally="true",pull_policy="ifnotpresent",pull_required="false"} 2`,
+		`kubelet_image_manager_ensure_image_requests_total{present_locally="false",pull_policy="never",pull_required="unknown"} 1`,
+		`kubelet_image_manager_ensure_image_requests_total{present_locally="unknown",pull_policy="never",pull_required="unknown"} 1`,
+		`kubelet_image_manager_ensure_image_requests_total{present_locally="false",pull_policy="ifnotpresent",pull_required="true"} 1`,
+		`kubelet_image_manager_ensure_image_requests_total{present_locally="unknown",pull_policy="always",pull_required="true"} 1`,
+		`kubelet_image_pull_duration_seconds_bucket{image_size_in_bytes="10MB-100MB",le="1"} 0`,
+		`kubelet_image_pull_duration_seconds_bucket{image_size_in_bytes="10MB-100MB",le="5"} 1`,
+		`kubelet_image_pull_duration_seconds_bucket{image_size_in_bytes="10MB-100MB",le="10"} 2`,
+		`kubelet_image_pull_duration_seconds_bucket{image_size_in_bytes="10MB-100MB",le="3600"} 2`,
+		`kubelet_image_pull_duration_seconds_bucket{image_size_in_bytes="10MB-100MB",le="+Inf"} 3`,
+		`kubelet_image_pull_duration_seconds_sum{image_size_in_bytes="10MB-100MB"} 3613`,
+		`kubelet_image_pull_duration_seconds_count{image_size_in_bytes="10MB-100MB"} 3`,
+	} {
+		if !strings.Contains(b.String(), want+"\n") {
+			t.Errorf("without %s:\n%s", want, b.String())
+		}
+	}
+	if n := strings.Count(b.String(), "_count{"); n != 2 { // the pull that came about is of another size
+		t.Errorf("%d sizes:\n%s", n, b.String())
+	}
+	for bytes, want := range map[uint64]string{0: "N/A", 1: "0-10MB", 10 << 20: "0-10MB", 10<<20 + 1: "10MB-100MB", 2 << 30: "1GB-5GB", 101 << 30: "GT100GB"} {
+		if got := sizeLabel(bytes); got != want {
+			t.Errorf("%d bytes: %s, want %s", bytes, got, want)
+		}
+	}
+}
+
 func TestBackOff(t *testing.T) {
 	s, p, clk := setup(t)
 	get := func() *Error {
