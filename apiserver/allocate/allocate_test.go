@@ -263,6 +263,16 @@ func TestConcurrentServers(t *testing.T) {
 	if len(ips) != 60 || len(ports) != 60 {
 		t.Errorf("%d addresses and %d ports for 60 Services", len(ips), len(ports))
 	}
+	// What one took another gives back, though it has not heard of it yet.
+	for port := range ports {
+		if err := servers[1].ports.release(t.Context(), []int32{port}); err != nil {
+			t.Fatal(err)
+		}
+		s := service("again", func(s *corev1.Service) { nodePort(s); s.Spec.Ports[0].NodePort = port })
+		if _, err := servers[2].create(t.Context(), s, false); err != nil {
+			t.Errorf("port %d is not free again: %v", port, err)
+		}
+	}
 }
 
 func TestRepair(t *testing.T) {

@@ -105,11 +105,12 @@ func (n *nodePorts) change(ctx context.Context, dryRun bool, f func(*portSet) er
 		}
 		before := new(big.Int).Set(set.bits)
 		fErr := f(set)
-		if dryRun || (fErr == nil && before.Cmp(set.bits) == 0) {
+		if dryRun {
 			return fErr
 		}
-		if fErr != nil {
-			// Only the newest state may refuse.
+		if fErr != nil || before.Cmp(set.bits) == 0 {
+			// Only the newest state may refuse, or have it already: to give back a port that
+			// another server took changes nothing in what this one knows.
 			kv, _, err := n.store.Get(ctx, n.key)
 			if err != nil {
 				return fmt.Errorf("read node port range: %w", err)
