@@ -210,7 +210,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(16<<20), grpc.MaxSendMsgSize(16<<20+1<<16))
 	runtimeapi.RegisterRuntimeServiceServer(server, r)
 	runtimeapi.RegisterImageServiceServer(server, &imageService{r: r})
-	server.RegisterService(&loaderDesc, &loader{r: r})
+	server.RegisterService(&loaderDesc, r)
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return server.Serve(listener) })

@@ -10,7 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/skiff-k8s/skiff/containers/image"
 )
 
 func TestStatsAndLimits(t *testing.T) {
@@ -252,8 +256,19 @@ func TestRuntimeTellsAboutItself(t *testing.T) {
 		}
 		return err
 	})
-	names, err := h.LoadImages(ctx, filepath.Join(h.dir, "none.tar"))
+	names, err := h.LoadImages(ctx, filepath.Join(h.dir, "none.tar"), nil)
 	if err == nil || !strings.Contains(err.Error(), "none.tar") {
+		t.Error(names, err)
+	}
+	tag, err := name.NewTag("registry.test/loaded:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	archive := filepath.Join(h.dir, "one.tar")
+	if err := tarball.WriteToFile(archive, tag, busyboxImage(t, nil)); err != nil {
+		t.Fatal(err)
+	}
+	if names, err := h.LoadImages(ctx, archive, func(image.Progress) {}); err != nil || len(names) != 1 || names[0] != "registry.test/loaded:1" {
 		t.Error(names, err)
 	}
 }

@@ -80,7 +80,7 @@ func followClusterFile(cmd *cobra.Command, f *clusterfile.File, dir string) erro
 	for i, path := range f.Images {
 		r := runtimes{target: target{dir: dir}}
 		err := r.each(cmd, func(ctx context.Context, _ string, c *containers.Client) error {
-			_, err := c.LoadImages(ctx, f.Path(path))
+			_, err := c.LoadImages(ctx, f.Path(path), nil)
 			return err
 		})
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/skiff-k8s/skiff/cluster"
 	"github.com/skiff-k8s/skiff/containers"
+	"github.com/skiff-k8s/skiff/containers/image"
 )
 
 func imageCommand() *cobra.Command {
@@ -73,8 +74,12 @@ func imageLoadCommand() *cobra.Command {
 		Use: "load FILE.tar|DIR", Short: "Load images from a docker-save archive, an OCI archive or an OCI layout", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var names []string
-			err := r.each(cmd, func(ctx context.Context, _ string, c *containers.Client) (err error) {
-				names, err = c.LoadImages(ctx, args[0])
+			err := r.each(cmd, func(ctx context.Context, node string, c *containers.Client) (err error) {
+				show := newProgressLine(os.Stderr)
+				defer show.clear()
+				names, err = c.LoadImages(ctx, args[0], func(p image.Progress) {
+					show.set(fmt.Sprintf("node %s: layer %d of %d, %.1f MB unpacked", node, min(p.Done+1, p.Layers), p.Layers, float64(p.Bytes)/1e6))
+				})
 				return err
 			})
 			if err != nil {

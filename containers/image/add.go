@@ -90,6 +90,11 @@ func (s *Store) unpackAll(ctx context.Context, out *Image, chain []digest.Digest
 			ready[i] <- staged{open, err}
 		}()
 	}
+	p := progressOf(ctx)
+	if p == nil {
+		p = &progress{} // nobody looks
+	}
+	p.layers.Add(int64(len(layers)))
 	// In order: a layer may refer to what lies beneath it.
 	var failed error
 	for i := range layers {
@@ -99,7 +104,8 @@ func (s *Store) unpackAll(ctx context.Context, out *Image, chain []digest.Digest
 		}
 		if st.err == nil {
 			var l *snapshot.Layer
-			if l, st.err = s.cfg.Layers.Ensure(ctx, out.DiffIDs[i], chain[:i], st.open); st.err == nil {
+			if l, st.err = s.cfg.Layers.Ensure(ctx, out.DiffIDs[i], chain[:i], p.unpacking(st.open)); st.err == nil {
+				p.done.Add(1)
 				out.Size += l.Size
 				out.Inodes += l.Inodes
 			}
@@ -110,6 +116,17 @@ func (s *Store) unpackAll(ctx context.Context, out *Image, chain []digest.Digest
 		}
 	}
 	return failed
+}
+
+// unpacking counts what is read of a layer.
+func (p *progress) unpacking(open opener) opener {
+	return func() (io.ReadCloser, error) {
+		r, err := open()
+		if err != nil {
+			return nil, err
+		}
+		return &counted{r, &p.unpacked}, nil
+	}
 }
 
 // decompress tells gzip, zstd and plain tar apart by their first bytes: media

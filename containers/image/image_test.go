@@ -161,10 +161,14 @@ func TestLoad(t *testing.T) {
 	}
 	for _, path := range []string{docker, oci, ociTar} {
 		s := newStore(t, t.TempDir(), Registries{})
-		names, err := s.Load(context.Background(), path)
+		ctx, at := Follow(context.Background())
+		names, err := s.Load(ctx, path)
 		if err != nil || len(names) != 1 || names[0] != "example.com/app:1" {
 			t.Errorf("%s: %v, %v", path, names, err)
 			continue
+		}
+		if p := at(); p.Bytes == 0 || p.Layers == 0 || p.Done != p.Layers {
+			t.Errorf("%s: loaded, it is at %+v", path, p)
 		}
 		if got, err := s.Get("example.com/app:1"); err != nil || got.ID.String() != want.String() {
 			t.Errorf("%s: %v, %v", path, got, err)

@@ -15,10 +15,27 @@ const (
 	defaultProgressEvery    = 10 * time.Second
 )
 
-// progress is what a pull has brought so far.
+// progress is what a pull or a load has brought so far.
 type progress struct {
 	bytes atomic.Int64
 	total atomic.Int64 // 0: not known yet
+
+	unpacked     atomic.Int64 // bytes
+	done, layers atomic.Int64
+}
+
+// Progress is how far a Load is.
+type Progress struct {
+	Bytes        int64 // unpacked
+	Done, Layers int64 // of the images looked at so far
+}
+
+// Follow returns a context for a Load, and what tells how far it is.
+func Follow(ctx context.Context) (context.Context, func() Progress) {
+	p := &progress{}
+	return context.WithValue(ctx, progressKey{}, p), func() Progress {
+		return Progress{Bytes: p.unpacked.Load(), Done: p.done.Load(), Layers: p.layers.Load()}
+	}
 }
 
 type progressKey struct{}
@@ -28,15 +45,15 @@ func progressOf(ctx context.Context) *progress {
 	return p
 }
 
-// counted is an answer whose bytes count.
+// counted is a stream whose bytes count.
 type counted struct {
 	io.ReadCloser
-	p *progress
+	n *atomic.Int64
 }
 
 func (c *counted) Read(b []byte) (int, error) {
 	n, err := c.ReadCloser.Read(b)
-	c.p.bytes.Add(int64(n))
+	c.n.Add(int64(n))
 	return n, err
 }
 

@@ -126,7 +126,7 @@ func (g *reach) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, explain(r.URL.Host, err)
 	}
 	if p := progressOf(r.Context()); p != nil {
-		resp.Body = &counted{resp.Body, p}
+		resp.Body = &counted{resp.Body, &p.bytes}
 	}
 	return resp, nil
 }
