@@ -74,6 +74,8 @@ type Options struct {
 	ServiceCIDRs []netip.Prefix
 	// Address is what the server advertises; none: 192.0.2.1.
 	Address netip.Addr
+	// Hostname gives the server an identity in the cluster; empty: it has none.
+	Hostname string
 }
 
 // FullWith is Full with options.
@@ -113,7 +115,7 @@ func FullWith(t testing.TB, o Options, change ...func(*apiserver.Config)) *Serve
 	must(err)
 	objects, err := bootstrap.New(bootstrap.Config{Caches: b.caches, Store: b.store,
 		ServiceCIDRs:     serviceCIDRs,
-		AdvertiseAddress: o.Address, Port: 6443})
+		AdvertiseAddress: o.Address, Port: 6443, Hostname: o.Hostname})
 	must(err)
 	var s *Server
 	caller := webhook.New(b.caches)

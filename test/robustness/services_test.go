@@ -2,6 +2,7 @@ package robustness
 
 import (
 	"context"
+	"crypto/ecdsa"
 	"fmt"
 	"math/big"
 	"math/rand/v2"
@@ -22,13 +23,17 @@ import (
 // whole are servers as clusters have them, of one cluster, with the ways to their store.
 func whole(t *testing.T, db store.Store, n int) (clients []kubernetes.Interface, servers []*servertest.Server, ways []*faulty) {
 	t.Helper()
-	key := tokenKey(t)
+	return wholeWith(t, func() store.Store { return db }, tokenKey(t), n)
+}
+
+func wholeWith(t *testing.T, db func() store.Store, key *ecdsa.PrivateKey, n int) (clients []kubernetes.Interface, servers []*servertest.Server, ways []*faulty) {
+	t.Helper()
 	var mu sync.Mutex
 	var starting sync.WaitGroup
 	for i := range n { // at the same time, as machines do that lost power
 		starting.Go(func() {
-			way := newFaulty(db)
-			s := servertest.FullWith(t, servertest.Options{Store: way, Key: key, Address: netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})})
+			way := newFaulty(db())
+			s := servertest.FullWith(t, servertest.Options{Store: way, Key: key, Hostname: fmt.Sprint("skiff-", i), Address: netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)})})
 			k, err := kubernetes.NewForConfig(s.Admin())
 			if err != nil {
 				t.Error(err)
@@ -63,39 +68,43 @@ func TestServicesRace(t *testing.T) {
 			for _, w := range ways {
 				w.often(lost, 0)
 			}
-			const workers, each = 8, 250
-			var working sync.WaitGroup
-			for w := range workers {
-				working.Go(func() {
-					for i := range each {
-						k := clients[rand.IntN(len(clients))]
-						s, err := k.CoreV1().Services("default").Create(t.Context(), service(fmt.Sprintf("s%d-%d", w, i), i%2 == 0), metav1.CreateOptions{})
-						if err != nil {
-							if lost == 0 {
-								t.Error(err)
-							}
-							continue
-						}
-						if i%3 == 0 {
-							k = clients[rand.IntN(len(clients))]
-							if err := k.CoreV1().Services("default").Delete(t.Context(), s.Name, metav1.DeleteOptions{}); err != nil && lost == 0 {
-								t.Error(err)
-							}
-						}
-					}
-				})
-			}
-			working.Wait()
+			race(t, clients, 8, 250, lost == 0)
 			for _, w := range ways {
 				w.often(0, 0)
 			}
-			allocated(t, db, clients[1], lost == 0)
+			allocated(t, db, clients[1], lost == 0, lost == 0)
 		})
 	}
 }
 
-// allocated checks that what Services hold is allocated to them; exact: and nothing else is.
-func allocated(t *testing.T, db store.Store, k kubernetes.Interface, exact bool) {
+// race creates Services at all servers and deletes every third at any.
+func race(t *testing.T, clients []kubernetes.Interface, workers, each int, strict bool) {
+	t.Helper()
+	failed := func(err error) bool {
+		if err != nil && strict {
+			t.Error(err)
+		}
+		return err != nil
+	}
+	var working sync.WaitGroup
+	for w := range workers {
+		working.Go(func() {
+			for i := range each {
+				k := clients[rand.IntN(len(clients))]
+				s, err := k.CoreV1().Services("default").Create(t.Context(), service(fmt.Sprintf("s%d-%d", w, i), i%2 == 0), metav1.CreateOptions{})
+				if !failed(err) && i%3 == 0 {
+					k = clients[rand.IntN(len(clients))]
+					failed(k.CoreV1().Services("default").Delete(t.Context(), s.Name, metav1.DeleteOptions{}))
+				}
+			}
+		})
+	}
+	working.Wait()
+}
+
+// allocated checks that what Services hold is allocated to them; exact: and no other address,
+// or port, is.
+func allocated(t *testing.T, db store.Store, k kubernetes.Interface, exactAddresses, exactPorts bool) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())
 	all, err := k.CoreV1().Services("").List(ctx, metav1.ListOptions{})
@@ -125,7 +134,7 @@ func allocated(t *testing.T, db store.Store, k kubernetes.Interface, exact bool)
 	of := map[string]string{}
 	for _, a := range addresses.Items {
 		of[a.Name] = a.Spec.ParentRef.Name
-		if exact && ips[a.Name] == "" {
+		if exactAddresses && ips[a.Name] == "" {
 			t.Errorf("%s is allocated to %s, which does not have it", a.Name, a.Spec.ParentRef.Name)
 		}
 	}
@@ -136,7 +145,7 @@ func allocated(t *testing.T, db store.Store, k kubernetes.Interface, exact bool)
 	}
 	bits := nodePorts(t, db)
 	for bit := range bits.BitLen() {
-		if port := int32(30000 + bit); exact && bits.Bit(bit) == 1 && ports[port] == "" {
+		if port := int32(30000 + bit); exactPorts && bits.Bit(bit) == 1 && ports[port] == "" {
 			t.Errorf("port %d is allocated and nobody has it", port)
 		}
 	}
