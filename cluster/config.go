@@ -68,6 +68,8 @@ type Config struct {
 	APIServerArgs map[string][]string `json:"apiServerArgs,omitempty"`
 	// Ports of this host lead to ports of nodes.
 	Ports []PortMapping `json:"ports,omitempty"`
+	// LoadBalancerPools are what Services of type LoadBalancer get addresses of: CIDRs and ranges.
+	LoadBalancerPools []string `json:"loadBalancerPools,omitempty"`
 	// Etcd is where the cluster keeps its state instead of a member of its own.
 	Etcd *ExternalEtcd `json:"etcd,omitempty"`
 	// Audit says which requests are recorded, and where.

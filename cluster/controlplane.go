@@ -9,7 +9,6 @@ import (
 	"net/netip"
 
 	"github.com/skiff-k8s/skiff/apiserver/authn"
-	"github.com/skiff-k8s/skiff/cluster/addons"
 	"github.com/skiff-k8s/skiff/cluster/process"
 	"github.com/skiff-k8s/skiff/component"
 )
@@ -111,7 +110,7 @@ func (c *Config) apiServerConfig(p Paths, creds *Credentials, log *slog.Logger) 
 			UserHeaders: []string{"X-Remote-User"}, UIDHeaders: []string{"X-Remote-Uid"},
 			GroupHeaders: []string{"X-Remote-Group"}, ExtraPrefixes: []string{"X-Remote-Extra-"},
 		},
-		Anonymous: true, BootstrapTokens: true, ResourceMetrics: true, Policy: addons.Policy(),
+		Anonymous: true, BootstrapTokens: true, ResourceMetrics: true, Policy: c.policy(),
 		TokenKey: creds.TokenKey, Issuer: "https://kubernetes.default.svc." + c.Domain,
 		ServiceCIDRs:     c.ServiceCIDRs,
 		Kubelets:         &tls.Config{Certificates: []tls.Certificate{kubelets}, RootCAs: ca, MinVersion: tls.VersionTLS12},

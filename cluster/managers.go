@@ -83,6 +83,13 @@ func newManagers(c *Config, creds *Credentials, s *apiServer, log *slog.Logger) 
 		}
 		out = append(out, component.Member{Name: m.name, Component: made, Background: true})
 	}
+	balancers, err := newOwnBalancers(c, s, log.With("component", "load balancers"))
+	if err != nil {
+		return nil, err
+	}
+	if balancers != nil {
+		out = append(out, component.Member{Name: "load balancers", Component: balancers, Background: true})
+	}
 	return out, nil
 }
 

@@ -71,6 +71,11 @@ func newNode(n *NodeConfig, p Paths, creds *NodeCredentials, log *slog.Logger) (
 		}
 		setZone = px.SetZone
 		clients = append(clients, members...)
+		balancers, err := newAnnouncer(n, shared, log.With("component", "load balancers"))
+		if err != nil {
+			return nil, err
+		}
+		clients = append(clients, component.Member{Name: "load balancers", Component: balancers})
 	}
 	if !n.lacks(Kubelet) {
 		more, err := newPodNode(n, p, creds, client, shared, setZone, group, log)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/skiff-k8s/skiff/network/announce"
 	"github.com/skiff-k8s/skiff/network/bridge"
 	"github.com/skiff-k8s/skiff/network/hostport"
 	"github.com/skiff-k8s/skiff/network/policy"
@@ -49,5 +50,5 @@ func annotateNode(ctx context.Context, client kubernetes.Interface, node, key, t
 
 // removePodNetwork takes away what the pod network of a node left in the kernel.
 func (n *NodeConfig) removePodNetwork(p Paths) error {
-	return errors.Join(policy.Remove(n.policiesTable()), hostport.Remove(n.hostPortConfig(p)), routes.Remove(n.Bridge, n.PodCIDRs), bridge.Remove(n.bridgeConfig(p)))
+	return errors.Join(announce.Remove(n.announceTable()), policy.Remove(n.policiesTable()), hostport.Remove(n.hostPortConfig(p)), routes.Remove(n.Bridge, n.PodCIDRs), bridge.Remove(n.bridgeConfig(p)))
 }

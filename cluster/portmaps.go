@@ -77,6 +77,9 @@ func (c *Config) settings(role Role) string {
 		if len(c.APIServerArgs) == 0 {
 			what = nil
 		}
+		if len(c.LoadBalancerPools) > 0 {
+			what = []any{c.APIServerArgs, c.LoadBalancerPools}
+		}
 	case Node:
 		all := []any{c.portMappings(slog.New(slog.DiscardHandler)), c.Registries}
 		if c.PodNetwork.NoPolicy { // so that what ran before there was the setting is not outdated

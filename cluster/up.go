@@ -31,6 +31,8 @@ type UpOptions struct {
 	PodNetwork PodNetworkChange
 	// Without replaces the components that others run where given.
 	Without []string
+	// LoadBalancerPools replace those that Services get addresses of where given; "none": none any more.
+	LoadBalancerPools []string
 	// Audit replaces what cluster.json says where given.
 	Audit AuditConfig
 	// Etcd is the etcd to make a new cluster on; nil: one of its own.
@@ -220,6 +222,9 @@ func (c *Config) takeOptions(o UpOptions, p Paths) error {
 		}
 	}
 	if _, err := c.PodNetwork.change(o.PodNetwork); err != nil {
+		return err
+	}
+	if err := c.takePools(o.LoadBalancerPools); err != nil {
 		return err
 	}
 	if o.Audit != (AuditConfig{}) {

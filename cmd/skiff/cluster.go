@@ -47,6 +47,7 @@ func upCommand() *cobra.Command {
 	var etcd externalEtcd
 	var audit cluster.AuditConfig
 	var nodes int
+	var pools []string
 	var choice clusterChoice
 	var pods podNetworkFlags
 	var file string
@@ -76,7 +77,7 @@ func upCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := cluster.Up(cmd.Context(), cluster.UpOptions{Name: t.name, Dir: t.dir, Executable: exe, Etcd: external, PlainHTTPRegistries: plainHTTP, PodNetwork: pods.change(), RuntimeEndpoint: runtimeEndpoint, Without: without, Audit: audit, Progress: out, Nodes: nodes, Wanted: wanted, File: described})
+			r, err := cluster.Up(cmd.Context(), cluster.UpOptions{Name: t.name, Dir: t.dir, Executable: exe, Etcd: external, PlainHTTPRegistries: plainHTTP, PodNetwork: pods.change(), RuntimeEndpoint: runtimeEndpoint, Without: without, LoadBalancerPools: pools, Audit: audit, Progress: out, Nodes: nodes, Wanted: wanted, File: described})
 			if err != nil {
 				return err
 			}
@@ -102,6 +103,7 @@ func upCommand() *cobra.Command {
 	cmd.Flags().StringVarP(&file, "file", "f", "", "cluster.yaml: what the cluster is to be like (docs/cluster-file.md)")
 	cmd.Flags().IntVar(&nodes, "nodes", 0, "nodes in all on this host, further ones in network namespaces; none: as many as there are, one in a new cluster")
 	choice.bind(cmd.Flags())
+	bindPools(cmd.Flags(), &pools)
 	pods.bind(cmd.Flags())
 	etcd.bind(cmd.Flags())
 	cmd.Flags().StringSliceVar(&without, "without", nil, "components that others run: kube-apiserver, kube-scheduler, kube-controller-manager, kubelet, kube-proxy; empty: none again")

@@ -65,6 +65,7 @@ func serverCommand() *cobra.Command {
 	flags := cmd.Flags()
 	etcd.bind(flags)
 	pods.bind(flags)
+	bindPools(flags, &o.LoadBalancerPools)
 	flags.StringVar(&o.Reach.NodeName, "node-name", "", "name of this machine's node; none: the host's")
 	flags.StringVar(&nodeIPs, "node-ip", "", "addresses of this machine's node, the primary one first; none: this host's")
 	flags.StringVar(&advertise, "advertise-address", "", "address by which other machines reach the API server; none: the node's")

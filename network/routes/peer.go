@@ -44,6 +44,12 @@ func (t tunnel) sees(a netip.Addr) bool {
 	return slices.ContainsFunc(t.OnLink, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
+// OnLink tells whether a node's annotation says that it sees an address on one of its links.
+func OnLink(annotation string, a netip.Addr) bool {
+	t, err := decodeTunnel(annotation)
+	return err == nil && t.sees(a)
+}
+
 func (t tunnel) equal(o tunnel) bool {
 	return t.VNI == o.VNI && t.Port == o.Port && t.MAC == o.MAC && slices.Equal(t.OnLink, o.OnLink)
 }
