@@ -72,7 +72,7 @@ func images(programs string, localhost pair) []image {
 		}},
 		{names: []string{registry + "resource-consumer:1.14"}, files: []file{
 			{path: "consumer", from: program("resource-consumer"), mode: 0o755},
-			{path: "consume-cpu", from: program("consume-cpu"), mode: 0o755},
+			{path: "consume-cpu/consume-cpu", from: program("consume-cpu"), mode: 0o755}, // where consumer looks
 		}, entrypoint: []string{"/consumer"}},
 	}
 }
