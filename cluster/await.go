@@ -64,11 +64,14 @@ func waitAPI(ctx context.Context, c *Config, p Paths) error {
 	})
 }
 
-// AdminConfig is the client configuration of the admin kubeconfig.
+// AdminConfig is the client configuration of the admin kubeconfig, for this host's API server.
 func AdminConfig(p Paths) (*rest.Config, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", p.Kubeconfig())
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	if c, err := Load(p.Dir); err == nil {
+		cfg.Host = c.Server() // the kubeconfig may name what stands in front of it
 	}
 	return cfg, nil
 }

@@ -60,6 +60,11 @@ type Config struct {
 	Without []string `json:"without,omitempty"`
 	// AdvertiseAddress is where other machines reach the API server; invalid: at NodeIP.
 	AdvertiseAddress netip.Addr `json:"advertiseAddress,omitzero"`
+	// ControlPlaneEndpoint is the host and port of what stands in front of the API servers, of
+	// which there may be several then; empty: there is one.
+	ControlPlaneEndpoint string `json:"controlPlaneEndpoint,omitempty"`
+	// Joined is set for a control plane that joined others.
+	Joined *JoinedFrom `json:"joined,omitempty"`
 	// TLSSANs are further names and addresses in the API server's certificate.
 	TLSSANs []string `json:"tlsSANs,omitempty"`
 	// SigningDuration is how long the cluster's signers' certificates last; 0: a year.
@@ -106,6 +111,7 @@ func (p Paths) Config() string        { return filepath.Join(p.Dir, "cluster.jso
 func (p Paths) Kubeconfig() string    { return filepath.Join(p.Dir, "kubeconfig") }
 func (p Paths) PKI() string           { return filepath.Join(p.Dir, "pki") }
 func (p Paths) Etcd() string          { return filepath.Join(p.Dir, "etcd") }
+func (p Paths) EtcdSocket() string    { return filepath.Join(p.Run(), "etcd.sock") }
 func (p Paths) Logs() string          { return filepath.Join(p.Dir, "log") }
 func (p Paths) PodLogs() string       { return filepath.Join(p.Dir, "log", "pods") }
 func (p Paths) ContainerLogs() string { return filepath.Join(p.Dir, "log", "containers") }

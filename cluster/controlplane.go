@@ -100,7 +100,7 @@ func (c *Config) apiServerConfig(p Paths, creds *Credentials, log *slog.Logger) 
 	ca.AppendCertsFromPEM(creds.CA.Cert)
 	frontProxyCA.AppendCertsFromPEM(creds.FrontProxyCA.Cert)
 	return APIServerConfig{
-		Store:     StoreConfig{DataDir: p.Etcd(), Name: c.NodeName, External: c.Etcd},
+		Store:     StoreConfig{DataDir: p.Etcd(), Name: c.NodeName, Quorum: c.quorum(p), Socket: p.EtcdSocket(), External: c.Etcd},
 		Bind:      netip.AddrPortFrom(netip.IPv6Unspecified(), c.APIPort),
 		Advertise: c.advertise(),
 		Serving:   &tls.Config{Certificates: []tls.Certificate{serving}, ClientAuth: tls.RequestClientCert, MinVersion: tls.VersionTLS12},

@@ -28,6 +28,9 @@ type Credentials struct {
 	Kubelet          pki.Pair // node → API server, system:node:<name>
 	KubeletServing   pki.Pair
 	Admin            pki.Pair
+
+	// EtcdCA signs what etcd's members and their clients show; nil: there is one member.
+	EtcdCA *pki.Authority
 }
 
 // File names of the first node's certificates.
@@ -50,6 +53,9 @@ func EnsureCredentials(dir string, c *Config) (*Credentials, error) {
 		return nil, err
 	}
 	if k.TokenKey, err = d.SigningKey("sa"); err != nil {
+		return nil, err
+	}
+	if err := c.ensureEtcdCertificates(d, &k); err != nil {
 		return nil, err
 	}
 	names, ips := c.servingNames()
@@ -91,6 +97,9 @@ func (c *Config) advertise() netip.Addr {
 
 // PublicServer is the API server's URL as other machines use it.
 func (c *Config) PublicServer() string {
+	if c.ControlPlaneEndpoint != "" {
+		return "https://" + c.ControlPlaneEndpoint
+	}
 	return "https://" + netip.AddrPortFrom(c.advertise(), c.APIPort).String()
 }
 
@@ -102,7 +111,7 @@ func (c *Config) servingNames() (names []string, ips []netip.Addr) {
 	if a := c.advertise(); !slices.Contains(ips, a) {
 		ips = append(ips, a)
 	}
-	for _, s := range c.TLSSANs {
+	for _, s := range append(c.endpointNames(), c.TLSSANs...) {
 		if a, err := netip.ParseAddr(s); err == nil {
 			ips = append(ips, a)
 		} else {
@@ -127,7 +136,7 @@ func writeKubeconfig(path string, c *Config, ca []byte, user pki.Pair) error {
 		name += "-" + c.Name
 	}
 	cfg := clientcmdapi.NewConfig()
-	cfg.Clusters[name] = &clientcmdapi.Cluster{Server: c.Server(), CertificateAuthorityData: ca}
+	cfg.Clusters[name] = &clientcmdapi.Cluster{Server: c.kubeconfigServer(), CertificateAuthorityData: ca}
 	cfg.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: user.Cert, ClientKeyData: user.Key}
 	cfg.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
 	cfg.CurrentContext = name

@@ -20,7 +20,8 @@ import (
 // readSettings takes the cluster's settings from where kubeadm keeps them.
 func (n *NodeConfig) readSettings(ctx context.Context, client kubernetes.Interface, ca []byte) error {
 	var cluster struct {
-		Networking struct{ PodSubnet, ServiceSubnet, DNSDomain string }
+		ControlPlaneEndpoint string
+		Networking           struct{ PodSubnet, ServiceSubnet, DNSDomain string }
 	}
 	var kubelet struct {
 		ClusterDNS    []string
@@ -59,6 +60,7 @@ func (n *NodeConfig) readSettings(ctx context.Context, client kubernetes.Interfa
 	if n.Domain = kubelet.ClusterDomain; n.Domain == "" {
 		n.Domain = cluster.Networking.DNSDomain
 	}
+	n.preferEndpoint(ctx, cluster.ControlPlaneEndpoint, ca)
 	hashes, err := caHashes(ca)
 	if err != nil {
 		return err

@@ -82,7 +82,7 @@ func (r *Running) labelNodes(ctx context.Context) error {
 			return err
 		}
 	}
-	return labelNode(ctx, client, r.Config.NodeName, r.Config.Labels)
+	return labelNode(ctx, client, r.Config.NodeName, r.Config.controlPlaneLabels())
 }
 
 // agent is the process of a further node.

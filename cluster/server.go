@@ -24,6 +24,9 @@ type Reach struct {
 	NodeIPs  []netip.Addr
 	// Advertise is where the API server is reached; default: the node's primary address.
 	Advertise netip.Addr
+	// Endpoint is what stands in front of this and further API servers: a name or address,
+	// with a port unless that is the API server's.
+	Endpoint string
 	// TLSSANs are further names and addresses in its certificate.
 	TLSSANs []string
 	// SigningDuration is how long certificates of the cluster's signers last.
@@ -57,6 +60,16 @@ func (c *Config) take(r Reach, p Paths) error {
 	if r.Advertise.IsValid() {
 		c.AdvertiseAddress = r.Advertise
 	}
+	if r.Endpoint != "" {
+		endpoint, err := parseEndpoint(r.Endpoint, c.APIPort)
+		if err != nil {
+			return err
+		}
+		if c.Joined != nil && endpoint != c.ControlPlaneEndpoint {
+			return fmt.Errorf("--control-plane-endpoint=%s: the cluster that this machine joined has %s; leave it out", r.Endpoint, c.ControlPlaneEndpoint)
+		}
+		c.ControlPlaneEndpoint = endpoint
+	}
 	for _, s := range r.TLSSANs {
 		if _, err := netip.ParseAddr(s); err != nil && len(validation.IsDNS1123Subdomain(strings.TrimPrefix(s, "*."))) > 0 {
 			return fmt.Errorf("--tls-san %q is neither a host name nor an address", s)
@@ -71,7 +84,7 @@ func (c *Config) take(r Reach, p Paths) error {
 		}
 		c.SigningDuration.Duration = r.SigningDuration
 	}
-	if before.SigningDuration == c.SigningDuration && before.NodeName == c.NodeName && slices.Equal(before.node().NodeIPs, c.node().NodeIPs) && before.AdvertiseAddress == c.AdvertiseAddress && slices.Equal(before.TLSSANs, c.TLSSANs) {
+	if before.SigningDuration == c.SigningDuration && before.NodeName == c.NodeName && slices.Equal(before.node().NodeIPs, c.node().NodeIPs) && before.AdvertiseAddress == c.AdvertiseAddress && before.ControlPlaneEndpoint == c.ControlPlaneEndpoint && slices.Equal(before.TLSSANs, c.TLSSANs) {
 		return nil
 	}
 	return c.save(p.Dir)

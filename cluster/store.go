@@ -24,6 +24,10 @@ import (
 type StoreConfig struct {
 	// DataDir and Name are of the member that runs in this process.
 	DataDir, Name string
+	// Quorum is how that one and other members reach each other; nil: it is alone.
+	Quorum *etcd.Quorum
+	// Socket serves its client API to this host's root; empty: it is not served.
+	Socket string
 	// External is used instead where it is set.
 	External *ExternalEtcd
 	// CompactInterval is how long history is kept at least; 0: 5 minutes; negative: others compact.
@@ -91,7 +95,7 @@ func openStore(c StoreConfig, log *slog.Logger) (keeper, error) {
 			CompactInterval: c.CompactInterval, Logger: log,
 		})
 	}
-	return etcd.New(etcd.Config{DataDir: c.DataDir, Name: c.Name, CompactInterval: c.CompactInterval, Logger: log})
+	return etcd.New(etcd.Config{DataDir: c.DataDir, Name: c.Name, Quorum: c.Quorum, Socket: c.Socket, CompactInterval: c.CompactInterval, Logger: log})
 }
 
 // keepIn settles where a cluster keeps its state: where it was made. Only the way to the

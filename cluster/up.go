@@ -39,6 +39,8 @@ type UpOptions struct {
 	Etcd *ExternalEtcd
 	// Reach says how other machines reach the cluster.
 	Reach Reach
+	// Join makes it a further control plane of another machine's cluster.
+	Join ControlPlaneJoin
 	// Wanted is what a new cluster must have.
 	Wanted Wanted
 	// Nodes is how many nodes the cluster has on this host, the first one included; 0: as many as it has.
@@ -72,6 +74,12 @@ func Up(ctx context.Context, o UpOptions) (*Running, error) {
 	defer cancel()
 	p := Paths{o.Dir}
 	s := newSteps(o.Progress)
+	if err := removedMember(p); err != nil {
+		return nil, err
+	}
+	if err := o.joinControlPlane(ctx, s); err != nil {
+		return nil, err
+	}
 	c, release, err := prepare(p, o, s)
 	if err != nil {
 		return nil, err
@@ -109,7 +117,10 @@ func Up(ctx context.Context, o UpOptions) (*Running, error) {
 			return nil, err
 		}
 	}
-	return r, r.labelNodes(ctx)
+	if err := r.labelNodes(ctx); err != nil {
+		return nil, err
+	}
+	return r, r.lookAround(ctx)
 }
 
 // await waits for a step, or tells which process ended that it needs.
@@ -347,6 +358,9 @@ func (r *Running) Supervise(ctx context.Context) error {
 			return err
 		}
 		for _, p := range programs {
+			if err := removedMember(r.Paths); err != nil {
+				return err
+			}
 			if pid, err := process.Running(p.lock); err != nil {
 				return err
 			} else if pid != 0 {

@@ -48,5 +48,8 @@ func (c *Config) ports() []uint16 {
 	if !c.lacks(Kubelet) {
 		out = append(out, c.KubeletPort)
 	}
+	if c.severalMembers() {
+		out = append(out, etcdPeerPort, etcdClientPort)
+	}
 	return out
 }

@@ -83,7 +83,7 @@ func ensureConfigMap(ctx context.Context, client kubernetes.Interface, want *cor
 	case clusterInfoName: // the signatures are the bootstrap signer's
 		next.Data[kubeconfigKey] = want.Data[kubeconfigKey]
 	case kubeadmConfigName:
-		if next.Data[clusterConfigKey], err = withVersion(next.Data[clusterConfigKey], j.Version); err != nil {
+		if next.Data[clusterConfigKey], err = j.follow(next.Data[clusterConfigKey]); err != nil {
 			return fmt.Errorf("config map %s/%s: %s: %w", want.Namespace, want.Name, clusterConfigKey, err)
 		}
 	}
@@ -96,19 +96,20 @@ func ensureConfigMap(ctx context.Context, client kubernetes.Interface, want *cor
 	return nil
 }
 
-// withVersion sets the version in a ClusterConfiguration.
-func withVersion(text, version string) (string, error) {
+// follow sets the version and where the API servers are in a ClusterConfiguration.
+func (j *Join) follow(text string) (string, error) {
 	var c map[string]any
 	if err := yaml.Unmarshal([]byte(text), &c); err != nil {
 		return "", err
 	}
-	if c["kubernetesVersion"] == version {
+	endpoint := strings.TrimPrefix(j.Server, "https://")
+	if c["kubernetesVersion"] == j.Version && c["controlPlaneEndpoint"] == endpoint {
 		return text, nil
 	}
 	if c == nil {
 		c = map[string]any{}
 	}
-	c["kubernetesVersion"] = version
+	c["kubernetesVersion"], c["controlPlaneEndpoint"] = j.Version, endpoint
 	out, err := yaml.Marshal(c)
 	return string(out), err
 }

@@ -236,7 +236,7 @@ func (d Dir) read(name string) (Pair, error) {
 
 func (d Dir) write(name string, p Pair) error {
 	cert, key := d.Files(name)
-	if err := os.MkdirAll(d.Path, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(key), 0o700); err != nil { // a name may be in a folder, as etcd/ca
 		return err
 	}
 	if err := writeFile(key, p.Key, 0o600); err != nil {

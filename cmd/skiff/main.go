@@ -42,7 +42,7 @@ func root() *cobra.Command {
 			HiddenDefaultCmd: true,
 		},
 	}
-	cmd.AddCommand(upCommand(), downCommand(), serverCommand(), agentCommand(), tokenCommand(), checkCommand(), manifestsCommand(), imageCommand(), versionCommand(),
+	cmd.AddCommand(upCommand(), downCommand(), serverCommand(), agentCommand(), tokenCommand(), etcdCommand(), checkCommand(), manifestsCommand(), imageCommand(), versionCommand(),
 		controlPlaneCommand(), nodeCommand(), containersCommand(),
 		kubeAPIServerCommand(), kubeSchedulerCommand(), kubeControllerManagerCommand(), kubeletCommand(), kubeProxyCommand())
 	return cmd

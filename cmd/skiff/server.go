@@ -21,6 +21,7 @@ func serverCommand() *cobra.Command {
 	var pods podNetworkFlags
 	o := cluster.UpOptions{}
 	var nodeIPs, advertise string
+	var join cluster.ControlPlaneJoin
 	cmd := &cobra.Command{
 		Use: "server", Short: "Run a control plane and its node for agents on other machines, in the foreground", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -43,7 +44,7 @@ func serverCommand() *cobra.Command {
 				}
 			}
 			out := cmd.OutOrStdout()
-			o.Name, o.Dir, o.Progress, o.PodNetwork = t.name, t.dir, out, pods.change()
+			o.Name, o.Dir, o.Progress, o.PodNetwork, o.Join = t.name, t.dir, out, pods.change(), join
 			r, err := cluster.Up(cmd.Context(), o)
 			if err != nil {
 				return err
@@ -53,7 +54,7 @@ func serverCommand() *cobra.Command {
 				return err
 			}
 			fmt.Fprintf(out, "cluster %q is up\n  export KUBECONFIG=%s\nother machines join with (for %s; skiff token create makes more)\n  %s\nCtrl-C ends it (its containers go on; skiff down --data-dir %s takes all away)\n",
-				t.name, r.Paths.Kubeconfig(), serverToken, cluster.JoinCommand(r.Config, token), t.dir)
+				r.Config.Name, r.Paths.Kubeconfig(), serverToken, cluster.JoinCommand(r.Config, token), t.dir)
 			if err := r.Supervise(cmd.Context()); err != nil {
 				return err
 			}
@@ -69,6 +70,12 @@ func serverCommand() *cobra.Command {
 	flags.StringVar(&o.Reach.NodeName, "node-name", "", "name of this machine's node; none: the host's")
 	flags.StringVar(&nodeIPs, "node-ip", "", "addresses of this machine's node, the primary one first; none: this host's")
 	flags.StringVar(&advertise, "advertise-address", "", "address by which other machines reach the API server; none: the node's")
+	flags.StringVar(&o.Reach.Endpoint, "control-plane-endpoint", "", "HOST[:PORT] of what leads to the API servers of several control planes, such as a balancer; needed before others join")
+	flags.StringVar(&join.Server, "server", "", "become a further control plane of the cluster at this URL, https://HOST:6443; needed the first time")
+	flags.StringVar(&join.Token, "token", "", "token with the hash of the cluster's CA, as skiff token create --control-plane prints it")
+	flags.StringVar(&join.CAHash, "ca-cert-hash", "", "sha256:… hash of the cluster's CA for a token without one")
+	flags.BoolVar(&join.SkipCA, "insecure-skip-ca-verification", false, "join without such a hash: whoever knows the token can then pass for the server")
+	flags.StringVar(&join.CertificateKey, "certificate-key", "", "what decrypts the cluster's keys, as skiff token create --control-plane prints it")
 	flags.StringSliceVar(&o.Reach.TLSSANs, "tls-san", nil, "further names and addresses in the API server's certificate")
 	flags.DurationVar(&o.Reach.SigningDuration, "cluster-signing-duration", 0, "how long nodes' certificates last, which renew them before; none: a year")
 	flags.StringSliceVar(&o.Without, "without", nil, "components that others run: kube-apiserver, kube-scheduler, kube-controller-manager, kubelet, kube-proxy; empty: none again")

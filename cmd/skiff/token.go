@@ -43,7 +43,7 @@ func tokenCreateCommand() *cobra.Command {
 	var t target
 	var ttl time.Duration
 	var description string
-	printJoin := true
+	printJoin, controlPlane := true, false
 	cmd := &cobra.Command{
 		Use: "create", Short: "Make a token and print the command by which a machine joins with it", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -51,6 +51,9 @@ func tokenCreateCommand() *cobra.Command {
 				return fmt.Errorf("--ttl=%s is negative; 0 is a token that never expires", ttl)
 			}
 			return withCluster(cmd, &t, func(c *cluster.Config, p cluster.Paths, client kubernetes.Interface) error {
+				if controlPlane {
+					return joinControlPlane(cmd, c, p, client, ttl, description)
+				}
 				token, err := cluster.CreateToken(cmd.Context(), client, p, ttl, description)
 				if err != nil {
 					return err
@@ -67,8 +70,23 @@ func tokenCreateCommand() *cobra.Command {
 	t.flags(cmd)
 	cmd.Flags().DurationVar(&ttl, "ttl", 24*time.Hour, "how long machines can join with it; 0: for ever")
 	cmd.Flags().StringVar(&description, "description", "", "what it is for, as skiff token ls shows it")
+	cmd.Flags().BoolVar(&controlPlane, "control-plane", false, "for a machine that becomes a further control plane: also puts the cluster's keys, encrypted, where it finds them for two hours")
 	cmd.Flags().BoolVar(&printJoin, "print-join-command", true, "print the command; false: the token alone")
 	return cmd
+}
+
+// joinControlPlane prints the command by which a machine becomes a further control plane.
+func joinControlPlane(cmd *cobra.Command, c *cluster.Config, p cluster.Paths, client kubernetes.Interface, ttl time.Duration, description string) error {
+	key, err := cluster.UploadCerts(cmd.Context(), c, p, client)
+	if err != nil {
+		return err
+	}
+	token, err := cluster.CreateToken(cmd.Context(), client, p, ttl, description)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(cmd.OutOrStdout(), cluster.JoinControlPlaneCommand(c, token, key))
+	return err
 }
 
 func tokenListCommand() *cobra.Command {

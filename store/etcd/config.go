@@ -92,8 +92,8 @@ const (
 	walSegmentBytes      = 8 << 20 // each is preallocated; etcd's 64 MB are for busy clusters
 )
 
-// alonePeerURL is the identity of a member that is alone: nothing listens on or dials it.
-const alonePeerURL = "http://localhost:2380"
+// AlonePeerURL is the identity of a member that is alone: nothing listens on or dials it.
+const AlonePeerURL = "http://localhost:2380"
 
 // Members of a quorum have etcd's own settings, which embed has as defaults: they are what
 // etcd is tested with.
@@ -147,7 +147,7 @@ func serverConfig(c Config, joined types.URLsMap, lg *zap.Logger) (config.Server
 		ServerFeatureGate: features.NewDefaultServerFeatureGate(c.Name, lg),
 		Metrics:           "basic",
 	}
-	peer := alonePeerURL
+	peer := AlonePeerURL
 	if q := c.Quorum; q != nil {
 		peer = q.peerURL()
 		out.TickMs, out.ElectionTicks = tickMs, electionTicks
