@@ -77,7 +77,7 @@ e2e: build containerd ## real clusters on this host: the deployment flow, crashe
 	@SKIFF_BIN=$(CURDIR)/bin/skiff KUBECTL_BIN=$(CURDIR)/bin/kubectl $(GO) test -count=1 -timeout 40m -v -tags $(TAGS) ./test/e2e
 
 # Under cgroup v2, in a virtual machine: what touches control groups, and whole clusters.
-GUEST_PACKAGES := host/cgroup host/mount containers containers/cgroup containers/monitor kubelet test/e2e
+GUEST_PACKAGES := host/cgroup host/mount containers containers/cgroup containers/monitor kubelet proxy test/e2e
 .PHONY: guest
 guest: build ## the runtime's tests and a cluster on a Debian kernel under QEMU, cgroup v2 only (needs qemu-system-x86)
 	@rm -rf $(CACHE)/guest/tests && mkdir -p $(CACHE)/guest/tests
@@ -85,6 +85,10 @@ guest: build ## the runtime's tests and a cluster on a Debian kernel under QEMU,
 	@$(GO) build -o $(CACHE)/guest/init ./test/guest/init
 	@for p in $(GUEST_PACKAGES); do $(GO) test -c -vet=off -tags $(TAGS) -o $(CACHE)/guest/tests/$${p//\//_}.test ./$$p; done
 	@$(CACHE)/guest/run -cache $(CACHE)/guest -init $(CACHE)/guest/init -tests $(CACHE)/guest/tests
+
+.PHONY: ipvs-guest
+ipvs-guest: ## of make guest the proxy's mode ipvs alone, which needs a kernel with IPVS
+	@$(MAKE) --no-print-directory guest GUEST_PACKAGES=proxy
 
 # What a run of upstream's suite needs, and where its results are kept.
 CONFORMANCE = $(CACHE)/conformance run -skiff bin/skiff -kubectl bin/kubectl -cache $(CACHE)

@@ -58,6 +58,7 @@ var bans = []ban{
 	{"github.com/vishvananda/netlink", "the kernel is a seam: host/netlink", []string{"host/netlink"}},
 	{"github.com/vishvananda/netns", "the kernel is a seam: host/netlink", []string{"host/netlink", "network/bridge/bridgetest"}},
 	{"github.com/google/nftables", "the kernel is a seam: host/nft", []string{"host/nft"}},
+	{"github.com/moby/ipvs", "the kernel is a seam: host/ipvs", []string{"host/ipvs"}},
 	{"github.com/opencontainers/runc", "libcontainer needs cgo and starts threads in init: it lives in the launcher program only", []string{"containers/launcher"}},
 	{"k8s.io/apiserver/pkg/server", "600 packages and a second apiserver", nil},
 	{"k8s.io/apiserver/pkg/registry", "brings etcd3 storage and the cacher; ours is apiserver/cacher", nil},

@@ -29,6 +29,7 @@ import (
 	tool "github.com/skiff-k8s/skiff/host/iptables"
 	"github.com/skiff-k8s/skiff/proxy"
 	"github.com/skiff-k8s/skiff/proxy/iptables"
+	"github.com/skiff-k8s/skiff/proxy/ipvs"
 	"github.com/skiff-k8s/skiff/proxy/nftables"
 	"github.com/skiff-k8s/skiff/proxy/nodeports"
 )
@@ -54,6 +55,8 @@ type cluster struct {
 type mode struct {
 	// open leaves alone what no Service has: it goes to where it is routed.
 	open bool
+	// far binds what begins on a node to the external traffic policy where it finds an endpoint there.
+	far bool
 	// loopback is whether node ports are open at it, of IPv4.
 	loopback bool
 }
@@ -112,6 +115,13 @@ func onIPTables(v tool.Variant) making {
 		return iptables.New(iptables.Config{ServiceCIDRs: serviceCIDRs, PodCIDRs: podCIDRs, NodePorts: ports,
 			NodeIPs: c.hosts[node].ips[:], LocalhostNodePorts: true, Variant: &v, Logger: log})
 	}
+}
+
+func onIPVS(c *cluster, node string, ports nodeports.Where, log *slog.Logger) (backend, error) {
+	if _, err := os.Stat("/proc/net/ip_vs"); err != nil {
+		c.t.Skip("needs a kernel with IPVS; run by make ipvs-guest")
+	}
+	return ipvs.New(ipvs.Config{ServiceCIDRs: serviceCIDRs, PodCIDRs: podCIDRs, NodePorts: ports, NodeIPs: c.hosts[node].ips[:], Logger: log})
 }
 
 // ours runs the proxy of this tree in a node's namespace.

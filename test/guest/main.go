@@ -31,7 +31,11 @@ import (
 const kernelPackage = "linux-image-cloud-amd64"
 
 // hostPrograms are taken from this host, with the libraries that they need.
-var hostPrograms = []string{"ip", "nft", "script", "tar", "gzip", "nsenter", "unshare", "apparmor_parser"}
+var hostPrograms = []string{"ip", "nft", "script", "tar", "gzip", "nsenter", "unshare", "apparmor_parser",
+	"iptables-nft", "iptables-nft-save", "iptables-nft-restore", "ip6tables-nft", "ip6tables-nft-save", "ip6tables-nft-restore"}
+
+// matches are where the programs of iptables have their extensions.
+const matches = "/usr/lib/x86_64-linux-gnu/xtables"
 
 func main() {
 	if len(os.Args) > 1 && os.Args[1] == "kubeadm" {
@@ -113,6 +117,9 @@ func (o *options) plan() ([]plan.Step, error) {
 			Name: dir, Dir: "/src/" + dir, Timeout: 30 * time.Minute,
 			Args: []string{"/tests/" + filepath.Base(b), "-test.v", "-test.count=1", "-test.timeout=29m"},
 		}
+		if dir == "proxy" { // what runs on the host's kernel as well has no need of this one
+			s.Args = append(s.Args, "-test.run=TestServices/ipvs")
+		}
 		if dir == "test/e2e" {
 			s.Args = append(s.Args, "-test.run=TestMainJob|TestDown")
 			s.Env = []string{"SKIFF_BIN=/bin/skiff", "KUBECTL_BIN=/bin/kubectl"}
@@ -153,6 +160,7 @@ func (o *options) pack(path string, k kernel, steps []plan.Step) error {
 		a.program(p)
 	}
 	a.tree("etc/apparmor.d", "/etc/apparmor.d")
+	a.tree(strings.TrimPrefix(matches, "/"), matches)
 	for _, s := range steps {
 		a.file(strings.TrimPrefix(s.Args[0], "/"), filepath.Join(o.tests, filepath.Base(s.Args[0])), 0o755)
 		a.dir("src/" + s.Name)

@@ -13,6 +13,9 @@ var modules = []string{
 	"virtio_pci", "virtio_blk", "overlay", "bridge", "veth", "dummy", "br_netfilter",
 	"nf_tables", "nft_chain_nat", "nft_nat", "nft_ct", "nft_masq", "nft_redir", "nft_numgen", "nft_hash", "nft_limit",
 	"nft_fib_ipv4", "nft_fib_ipv6", "nft_fib_inet", "nft_reject_inet", "nft_reject_ipv4", "nft_reject_ipv6", "nf_conntrack", "nf_conntrack_netlink",
+	// Of the proxy's modes iptables and ipvs.
+	"nft_compat", "xt_comment", "xt_conntrack", "xt_mark", "xt_nat", "xt_MASQUERADE", "xt_addrtype", "xt_tcpudp", "xt_set", "xt_recent", "xt_statistic",
+	"ipt_REJECT", "ip6t_REJECT", "ip_vs", "ip_vs_rr", "ip_set_hash_ip", "ip_set_hash_ipport", "ip_set_hash_ipportip", "ip_set_hash_ipportnet", "ip_set_bitmap_port",
 }
 
 // inOrder are the files of modules and of what they depend on, in the order to load them. Debian's
