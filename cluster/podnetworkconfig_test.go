@@ -25,7 +25,7 @@ func TestPodNetworkChange(t *testing.T) {
 		{PodNetworkChange{Mode: text("vxlan"), CNIConfDir: text(""), CNIBinDirs: []string{"/bin"}}, PodNetworkConfig{Mode: routes.Always, CNIBinDirs: []string{"/bin"}}, ""},
 		{PodNetworkChange{Policy: &off}, PodNetworkConfig{Mode: routes.Never, CNIConfDir: "/old", NoPolicy: true}, ""},
 		{PodNetworkChange{ProxyMode: text("iptables")}, PodNetworkConfig{Mode: routes.Never, CNIConfDir: "/old", ProxyMode: ProxyIPTables}, ""},
-		{PodNetworkChange{ProxyMode: text("userspace")}, PodNetworkConfig{}, `--proxy-mode: "userspace" is no mode of a proxy; there are nftables, iptables`},
+		{PodNetworkChange{ProxyMode: text("userspace")}, PodNetworkConfig{}, `--proxy-mode: "userspace" is no mode of a proxy; there are nftables, iptables, ipvs`},
 		{PodNetworkChange{Mode: text("")}, PodNetworkConfig{}, `--pod-network=: must be auto, vxlan or routes`},
 		{PodNetworkChange{Mode: text("host-gw")}, PodNetworkConfig{}, `--pod-network=host-gw: must be auto`},
 		{PodNetworkChange{CNIConfDir: text("net.d")}, PodNetworkConfig{}, "--cni-conf-dir=net.d: must be absolute"},

@@ -51,6 +51,7 @@ type ProxyConfig struct {
 	// least time between two changes of them. 0, nil: the mode's defaults.
 	SyncPeriod    time.Duration
 	MinSyncPeriod *time.Duration
+	IPVS          IPVSConfig
 	// Healthz and Metrics are addresses to serve these at, over plain HTTP as upstream
 	// does; empty: nowhere.
 	Healthz, Metrics string
@@ -85,15 +86,20 @@ func newProxy(c ProxyConfig, shared informers.SharedInformerFactory) (*nodeProxy
 }
 
 // Run runs the proxy until ctx ends. What another mode left goes once this one's rules are there:
-// Services work all the time.
+// Services work all the time,
+// unless the modes have chains of the same names.
 func (p *nodeProxy) Run(ctx context.Context) error {
+	shared, others := p.cfg.Mode.sharing(p.cfg.Former)
+	if err := removeModes(shared, p.cfg.Table); err != nil {
+		p.cfg.Logger.Warn("take away the rules of other modes", "err", err)
+	}
 	group := component.NewGroup(p.cfg.Logger)
 	group.Add(component.Member{Name: "services", Component: p.Proxy, Background: true})
 	group.Add(component.Member{Name: "other modes", Background: true, Component: component.Func(func(ctx context.Context) error {
 		if p.WaitReady(ctx) != nil {
 			return nil // ctx has ended
 		}
-		err := removeModes(p.cfg.Former, p.cfg.Table)
+		err := removeModes(others, p.cfg.Table)
 		if err == nil && p.cfg.Forget != nil {
 			err = p.cfg.Forget()
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/skiff-k8s/skiff/proxy"
 	"github.com/skiff-k8s/skiff/proxy/iptables"
+	"github.com/skiff-k8s/skiff/proxy/ipvs"
 	"github.com/skiff-k8s/skiff/proxy/nftables"
 	"github.com/skiff-k8s/skiff/proxy/nodeports"
 )
@@ -27,9 +28,22 @@ type ProxyMode string
 const (
 	ProxyNFTables ProxyMode = "nftables"
 	ProxyIPTables ProxyMode = "iptables"
+	ProxyIPVS     ProxyMode = "ipvs"
 )
 
-var proxyModes = []ProxyMode{ProxyNFTables, ProxyIPTables}
+var proxyModes = []ProxyMode{ProxyNFTables, ProxyIPTables, ProxyIPVS}
+
+// IPVSConfig is what the mode ipvs has besides.
+type IPVSConfig struct {
+	// Scheduler chooses among endpoints; empty: rr.
+	Scheduler string
+	// Exclude are ranges whose virtual services are others'.
+	Exclude []netip.Prefix
+	// StrictARP answers for an address on the link alone that has it.
+	StrictARP bool
+	// Timeouts of connections without traffic; 0 leaves the kernel's.
+	TCPTimeout, TCPFinTimeout, UDPTimeout time.Duration
+}
 
 // ParseProxyMode reads a mode; none is nftables.
 func ParseProxyMode(s string) (ProxyMode, error) {
@@ -77,6 +91,15 @@ func (c *ProxyConfig) rules() (proxyRules, error) {
 			ipt.MasqueradeBit = &c.MasqueradeBit
 		}
 		return iptables.New(ipt)
+	case ProxyIPVS:
+		c.Logger.Warn("the proxy mode ipvs is deprecated upstream and may go; the mode nftables does what it is for")
+		v := ipvs.Config{ServiceCIDRs: c.ServiceCIDRs, PodCIDRs: c.PodCIDRs, NodePorts: ports, NodeIPs: c.NodeIPs, MasqueradeAll: c.MasqueradeAll,
+			Scheduler: c.IPVS.Scheduler, Exclude: c.IPVS.Exclude, StrictARP: c.IPVS.StrictARP, TCPTimeout: c.IPVS.TCPTimeout,
+			TCPFinTimeout: c.IPVS.TCPFinTimeout, UDPTimeout: c.IPVS.UDPTimeout, SyncPeriod: c.SyncPeriod, Logger: c.Logger}
+		if c.MasqueradeBit != 0 {
+			v.MasqueradeBit = &c.MasqueradeBit
+		}
+		return ipvs.New(v)
 	}
 	_, err = ParseProxyMode(string(c.Mode))
 	return nil, err
@@ -104,6 +127,18 @@ func OtherProxyModes(m ProxyMode) []ProxyMode {
 	return slices.DeleteFunc(slices.Clone(proxyModes), func(o ProxyMode) bool { return o == m })
 }
 
+// sharing are those of some modes that have chains of a mode's names, and could not go without these.
+func (m ProxyMode) sharing(modes []ProxyMode) (shared, others []ProxyMode) {
+	for _, o := range modes {
+		if m != ProxyNFTables && o != ProxyNFTables {
+			shared = append(shared, o)
+		} else {
+			others = append(others, o)
+		}
+	}
+	return shared, others
+}
+
 // removeModes takes away what proxies in these modes left.
 func removeModes(modes []ProxyMode, table string) error {
 	var errs []error
@@ -114,8 +149,11 @@ func removeModes(modes []ProxyMode, table string) error {
 }
 
 func (m ProxyMode) remove(table string) error {
-	if m == ProxyIPTables {
+	switch m {
+	case ProxyIPTables:
 		return iptables.Remove()
+	case ProxyIPVS:
+		return ipvs.Remove()
 	}
 	return nftables.Remove(table)
 }

@@ -173,7 +173,7 @@ func (f *File) check() error {
 	return nil
 }
 
-var proxyModes = []string{"nftables", "iptables"}
+var proxyModes = []string{"nftables", "iptables", "ipvs"}
 
 // maxCount bounds a slip of the keyboard; a host's link has room for no more nodes.
 const maxCount = 253

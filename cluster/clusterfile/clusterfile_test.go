@@ -49,7 +49,7 @@ func TestErrorsNameFileLineAndField(t *testing.T) {
 		{"two of a family", head + "network: {podCIDRs: [10.0.0.0/16, 10.1.0.0/16]}\n", "c.yaml:3: network.podCIDRs: want one, or one IPv4 and one IPv6"},
 		{"loopback", head + "network: {nodeIPs: [127.0.0.1]}\n", "c.yaml:3: network.nodeIPs[0]: 127.0.0.1: want an address"},
 		{"node among pods", head + "network: {nodeIPs: [10.1.0.1], podCIDRs: [10.0.0.0/8]}\n", "c.yaml:3: network.nodeIPs[0]: 10.1.0.1 is in 10.0.0.0/8 of network.podCIDRs[0]"},
-		{"proxy mode", head + "network: {proxyMode: userspace}\n", `c.yaml:3: network.proxyMode: "userspace": want nftables, iptables`},
+		{"proxy mode", head + "network: {proxyMode: userspace}\n", `c.yaml:3: network.proxyMode: "userspace": want nftables, iptables, ipvs`},
 		{"port", head + "apiServer: {port: 70000}\n", "c.yaml:3: apiServer.port: 70000 is no port"},
 		{"no port", head + "ports:\n- {hostPort: 80}\n", "c.yaml:4: ports[0]: nodePort is missing"},
 		{"port twice", head + "ports:\n- {hostPort: 80, nodePort: 30080, listenAddress: 127.0.0.1}\n- {hostPort: 80, nodePort: 30081}\n", "c.yaml:5: ports[1].hostPort: 80/TCP is ports[0]'s too"},

@@ -30,6 +30,7 @@ type proxyFlags struct {
 	masqueradeAll    bool
 	masqueradeBit    uint8
 	iptables         iptablesProxyFlags
+	ipvs             ipvsProxyFlags
 	healthz, metrics string
 	cleanup          bool
 	profiling        bool
@@ -37,7 +38,6 @@ type proxyFlags struct {
 
 var proxyAccepted = []others{
 	{"each change is programmed at once, by itself", "config-sync-period"},
-	{"there is no mode ipvs", "ipvs-min-sync-period ipvs-sync-period ipvs-exclude-cidrs ipvs-scheduler ipvs-strict-arp? ipvs-tcp-timeout ipvs-tcpfin-timeout ipvs-udp-timeout"},
 	{"connection tracking stays as the host has it", "conntrack-max-per-core conntrack-min conntrack-tcp-be-liberal? conntrack-tcp-timeout-close-wait conntrack-tcp-timeout-established conntrack-udp-timeout conntrack-udp-timeout-stream"},
 	{"the process keeps the score that it was started with", "oom-score-adj"},
 	{"the families are those of the service CIDR", "bind-address"},
@@ -79,10 +79,11 @@ func (f *proxyFlags) bind(flags *pflag.FlagSet) {
 	f.client.bindMaster(flags)
 	flags.StringVar(&f.file, "config", "", "KubeProxyConfiguration file; its settings count for more than flags")
 	flags.StringVar(&f.hostname, "hostname-override", "", "name of the node; none: the host's")
-	flags.StringVar(&f.mode, "proxy-mode", "nftables", "what Services are programmed by: nftables or iptables (docs/services.md)")
+	flags.StringVar(&f.mode, "proxy-mode", "nftables", "what Services are programmed by: nftables, iptables or ipvs, which upstream has deprecated (docs/services.md)")
 	flags.StringVar(&f.clusterCIDR, "cluster-cidr", "", "CIDR of pods, one a family; others' traffic to cluster IPs is masqueraded")
 	flags.StringSliceVar(&f.nodePorts, "nodeport-addresses", nil, "CIDRs of addresses at which node ports are open, and keywords for such: primary (the Node object's), all, localhost (which the mode nftables can not serve); none: primary in the mode nftables, all in others")
 	f.iptables.bind(flags)
+	f.ipvs.bind(flags)
 	flags.BoolVar(&f.masqueradeAll, "masquerade-all", false, "have all traffic to cluster IPs come from the node")
 	flags.Uint8Var(&f.masqueradeBit, "iptables-masquerade-bit", 14, "bit of the packet mark for what is to be masqueraded")
 	flags.StringVar(&f.healthz, "healthz-bind-address", "0.0.0.0:10256", "address of /healthz; empty: none")
@@ -112,10 +113,14 @@ func (f *proxyFlags) config(log *slog.Logger) (cluster.ProxyConfig, error) {
 		return none(fmt.Errorf("--nodeport-addresses: %w", err))
 	}
 	c := cluster.ProxyConfig{Mode: mode, Former: cluster.OtherProxyModes(mode), Table: proxyTable, NodePorts: f.nodePorts, MasqueradeAll: f.masqueradeAll, MasqueradeBit: f.masqueradeBit, Profiling: f.profiling, Logger: log}
-	if mode == cluster.ProxyIPTables {
-		if err := f.iptables.set(&c); err != nil {
-			return none(err)
-		}
+	switch mode {
+	case cluster.ProxyIPTables:
+		err = f.iptables.set(&c)
+	case cluster.ProxyIPVS:
+		err = f.ipvs.set(&c)
+	}
+	if err != nil {
+		return none(err)
 	}
 	if c.PodCIDRs, err = prefixes("cluster-cidr", strings.FieldsFunc(f.clusterCIDR, func(r rune) bool { return r == ',' })); err != nil {
 		return none(err)
@@ -169,6 +174,7 @@ func (f *proxyFlags) read(log *slog.Logger) error {
 	f.clusterCIDR = orElse(file.ClusterCIDR, f.clusterCIDR)
 	f.profiling = f.profiling || file.EnableProfiling
 	f.iptables.read(&file.IPTables)
+	f.ipvs.read(&file.IPVS)
 	f.masquerading(&file)
 	if len(file.NodePortAddresses) > 0 {
 		f.nodePorts = file.NodePortAddresses

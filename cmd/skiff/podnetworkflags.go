@@ -22,7 +22,7 @@ func (p *podNetworkFlags) bind(f *pflag.FlagSet) {
 	f.StringVar(&p.confDir, "cni-conf-dir", "", "directory in which CNI configurations are waited for, that then make the pod network; none: cni/net.d of the data directory, and skiff's bridge until there is one")
 	f.StringSliceVar(&p.binDirs, "cni-bin-dir", nil, "directories of CNI plugins; none: /opt/cni/bin and /usr/lib/cni")
 	f.BoolVar(&p.policy, "network-policy", true, "enforce NetworkPolicies; false: leave them to another network's engine (docs/network.md)")
-	f.StringVar(&p.proxyMode, "proxy-mode", "nftables", "what the node's proxy programs Services by: nftables or iptables (docs/services.md)")
+	f.StringVar(&p.proxyMode, "proxy-mode", "nftables", "what the node's proxy programs Services by: nftables, iptables or ipvs (docs/services.md)")
 	p.given = f.Changed
 }
 
