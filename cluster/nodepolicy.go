@@ -8,6 +8,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/skiff-k8s/skiff/component"
+	"github.com/skiff-k8s/skiff/network/bridge"
 	"github.com/skiff-k8s/skiff/network/policy"
 )
 
@@ -19,7 +20,7 @@ func newPolicies(n *NodeConfig, client kubernetes.Interface, log *slog.Logger) (
 	if n.PodNetwork.NoPolicy {
 		return nil, nil
 	}
-	return policy.New(policy.Config{NodeName: n.NodeName, Client: client, Table: n.policiesTable(), PodCIDRs: n.PodCIDRs, Logger: log})
+	return policy.New(policy.Config{NodeName: n.NodeName, Client: client, Table: n.policiesTable(), PodCIDRs: n.PodCIDRs, Ports: bridge.PortPrefix(n.Bridge), Logger: log})
 }
 
 // policyMember runs e, or without one takes away what a run with one has left.

@@ -23,13 +23,18 @@ type Family uint8
 const (
 	IPv4 Family = iota
 	IPv6
+	// Bridge is of frames between ports of bridges; addresses are IPv6's, after OfIPv6.
+	Bridge
 )
 
 func (f Family) proto() byte { return byte(f.table()) }
 
 func (f Family) table() nftables.TableFamily {
-	if f == IPv6 {
+	switch f {
+	case IPv6:
 		return nftables.TableFamilyIPv6
+	case Bridge:
+		return nftables.TableFamilyBridge
 	}
 	return nftables.TableFamilyIPv4
 }

@@ -63,7 +63,7 @@ const (
 func (f Family) typeOf(x Field) nftables.SetDatatype {
 	switch x.kind {
 	case saddr, daddr, origDaddr:
-		if f == IPv6 {
+		if f != IPv4 {
 			return nftables.TypeIP6Addr
 		}
 		return nftables.TypeIPAddr
@@ -146,6 +146,10 @@ type (
 		Mask, Value uint32
 		Not         bool
 	}
+	// FromLink holds when a packet came by a link whose name begins so.
+	FromLink struct{ Prefix string }
+	// OfIPv6 holds for packets of IPv6, in tables that see others too.
+	OfIPv6 struct{}
 	// VerdictMap goes where the map says, on when it says nothing.
 	VerdictMap struct {
 		Key []Field
@@ -205,7 +209,7 @@ func (c *compiler) load(fs ...Field) uint32 {
 	family := c.b.t.family
 	for _, f := range fs {
 		addrLen, src, dst := uint32(4), uint32(12), uint32(16)
-		if family == IPv6 {
+		if family != IPv4 {
 			addrLen, src, dst = 16, 8, 24
 		}
 		switch f.kind {
@@ -277,6 +281,16 @@ func (s Equal) compile(c *compiler) error {
 		op = expr.CmpOpNeq
 	}
 	c.add(&expr.Cmp{Op: op, Register: r, Data: binaryutil.NativeEndian.PutUint32(s.Value)})
+	return nil
+}
+
+func (s FromLink) compile(c *compiler) error {
+	c.add(&expr.Meta{Key: expr.MetaKeyIIFNAME, Register: c.next}, &expr.Cmp{Op: expr.CmpOpEq, Register: c.next, Data: []byte(s.Prefix)})
+	return nil
+}
+
+func (OfIPv6) compile(c *compiler) error {
+	c.add(&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: c.next}, &expr.Cmp{Op: expr.CmpOpEq, Register: c.next, Data: binary.BigEndian.AppendUint16(nil, unix.ETH_P_IPV6)})
 	return nil
 }
 

@@ -270,9 +270,12 @@ func Remove(cfg Config) error {
 const maxBridgeName = 15 - 1 - hashDigits
 const hashDigits = 8
 
+// PortPrefix begins the names of a bridge's ports.
+func PortPrefix(bridge string) string { return bridge + "-" }
+
 func (b *Bridge) portName(id string) string {
 	sum := sha256.Sum256([]byte(id))
-	return b.cfg.Name + "-" + hex.EncodeToString(sum[:])[:hashDigits]
+	return PortPrefix(b.cfg.Name) + hex.EncodeToString(sum[:])[:hashDigits]
 }
 
 func (b *Bridge) cidrFile() string { return filepath.Join(b.cfg.StateDir, "pod-cidrs") }

@@ -47,6 +47,7 @@ func newLive(t *testing.T, table string, cidr netip.Prefix, c clock.Clock) *live
 	l.Enforcer, err = New(Config{NodeName: thisNode, Client: l.client, Table: table, PodCIDRs: []netip.Prefix{cidr}, Clock: c,
 		Logger: slog.New(slog.NewTextHandler(testLog{t}, nil))})
 	must(t, err)
+	l.cfg.Ports, l.near = "skp-", newLinkLocal(table, "skp-")
 	for _, ns := range []string{"x", "y"} {
 		_, err := l.client.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns, Labels: map[string]string{"ns": ns}}}, metav1.CreateOptions{})
 		must(t, err)
@@ -169,8 +170,7 @@ func life(t *testing.T, cidr netip.Prefix) {
 	}
 	silent := func(from, to int) {
 		t.Helper()
-		w.Silent(w.Pods[from], "tcp", at(to))
-		w.Silent(w.Pods[from], "udp", at(to))
+		w.Silent(w.Pods[from], "tcp", at(to)) // TestPackets has other protocols
 	}
 	programmed := func() {
 		t.Helper()
@@ -227,10 +227,17 @@ func life(t *testing.T, cidr netip.Prefix) {
 		}
 	}
 	say()
+	near := linkLocalOf(t, w)
+	w.Serve(w.Pods[0], netip.AddrPortFrom(near, 11), "near")
+	eventually(t, "a link-local address answers", func() bool { // the client's may not be used at once
+		a, err := w.Ask(w.Pods[2], "tcp", netip.AddrPortFrom(near, 11).String())
+		return err == nil && a.Who == "near"
+	})
 	l.policy("x", "{podSelector: {matchLabels: {app: '0'}}, ingress: [{from: [{podSelector: {}}]}]}")
 	changed("a first policy", func(r *rules) bool { return r != nil })
 	say()
 	silent(2, 0)
+	w.Silent(w.Pods[2], "tcp", netip.AddrPortFrom(near, 11).String())
 	answers(1, 0)
 	answers(0, 2) // and the answers come back
 	if a, err := w.Ask(w.Node, "tcp", at(0)); err != nil {
@@ -301,6 +308,22 @@ func life(t *testing.T, cidr netip.Prefix) {
 	}
 	must(t, Remove(table))
 	answers(2, 0)
+}
+
+// linkLocalOf the first pod, once it may be used.
+func linkLocalOf(t *testing.T, w *bridgetest.World) (out netip.Addr) {
+	t.Helper()
+	defer w.Enter(w.Pods[0])()
+	eventually(t, "a pod has a link-local address", func() bool {
+		text, err := exec.Command("ip", "-6", "-br", "addr", "show", "dev", "eth0", "scope", "link", "-tentative").Output()
+		if f := strings.Fields(string(text)); err == nil && len(f) == 3 {
+			p, err := netip.ParsePrefix(f[2])
+			must(t, err)
+			out = p.Addr().WithZone("eth0")
+		}
+		return out.IsValid()
+	})
+	return out
 }
 
 func service(family string) string {

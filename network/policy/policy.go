@@ -39,6 +39,8 @@ type Config struct {
 	Table string
 	// PodCIDRs of the cluster say which families pods have.
 	PodCIDRs []netip.Prefix
+	// Ports begin the names of pods' links where a bridge joins them; empty: none does.
+	Ports string
 	// Clock; nil: the real one.
 	Clock  clock.Clock
 	Logger *slog.Logger
@@ -48,6 +50,7 @@ type Config struct {
 type Enforcer struct {
 	cfg    Config
 	tables []*table
+	near   *linkLocal
 	kick   chan struct{}
 
 	policies   *feed[rules]
@@ -97,7 +100,7 @@ func New(cfg Config) (*Enforcer, error) {
 		cfg.Clock = clock.RealClock{}
 	}
 	e := &Enforcer{
-		cfg: cfg, kick: make(chan struct{}, 1), book: map[string]sandbox{},
+		cfg: cfg, near: newLinkLocal(cfg.Table, cfg.Ports), kick: make(chan struct{}, 1), book: map[string]sandbox{},
 		dir: newDirectory(), local: map[name]*pod{},
 	}
 	for _, v6 := range []bool{false, true} {
@@ -150,7 +153,7 @@ func (e *Enforcer) wake() {
 
 // Remove takes the tables away. It needs no running Enforcer.
 func Remove(table string) error {
-	return errors.Join(nft.Remove(nft.IPv4, table), nft.Remove(nft.IPv6, table))
+	return errors.Join(nft.Remove(nft.IPv4, table), nft.Remove(nft.IPv6, table), newLinkLocal(table, "-").keepApart(false))
 }
 
 // Admit tells of a sandbox that has its addresses, before anything runs in it, and returns once what its
@@ -316,6 +319,10 @@ func (e *Enforcer) sync() error {
 	}
 	for _, g := range e.dir.groups {
 		clear(g.changed)
+	}
+	if err := e.near.keepApart(len(want[ingress])+len(want[egress]) > 0); err != nil {
+		// There are kernels without tables for bridges. All else is in force.
+		e.cfg.Logger.Warn("pods of one node may reach each other's link-local addresses, whatever network policies say", "err", err)
 	}
 	e.answer(question)
 	return nil
