@@ -85,6 +85,9 @@ func (c *ProxyConfig) rules() (proxyRules, error) {
 		return nftables.New(nftables.Config{Table: c.Table, ServiceCIDRs: c.ServiceCIDRs, PodCIDRs: c.PodCIDRs, NodePorts: ports,
 			NodeIPs: c.NodeIPs, MasqueradeAll: c.MasqueradeAll, MasqueradeBit: c.MasqueradeBit, Logger: c.Logger})
 	case ProxyIPTables:
+		if err := iptables.Usable(); err != nil {
+			return nil, fmt.Errorf("--proxy-mode=iptables: %w", err)
+		}
 		ipt := iptables.Config{ServiceCIDRs: c.ServiceCIDRs, PodCIDRs: c.PodCIDRs, NodePorts: ports, LocalhostNodePorts: c.LocalhostNodePorts,
 			NodeIPs: c.NodeIPs, MasqueradeAll: c.MasqueradeAll, SyncPeriod: c.SyncPeriod, Logger: c.Logger}
 		if c.MasqueradeBit != 0 {
@@ -92,6 +95,9 @@ func (c *ProxyConfig) rules() (proxyRules, error) {
 		}
 		return iptables.New(ipt)
 	case ProxyIPVS:
+		if err := errors.Join(iptables.Usable(), ipvs.Usable()); err != nil {
+			return nil, fmt.Errorf("--proxy-mode=ipvs: %w", err)
+		}
 		c.Logger.Warn("the proxy mode ipvs is deprecated upstream and may go; the mode nftables does what it is for")
 		v := ipvs.Config{ServiceCIDRs: c.ServiceCIDRs, PodCIDRs: c.PodCIDRs, NodePorts: ports, NodeIPs: c.NodeIPs, MasqueradeAll: c.MasqueradeAll,
 			Scheduler: c.IPVS.Scheduler, Exclude: c.IPVS.Exclude, StrictARP: c.IPVS.StrictARP, TCPTimeout: c.IPVS.TCPTimeout,

@@ -127,7 +127,7 @@ func (f *family) flushed() (table string, err error) {
 
 // remove takes the rules of a family away. What is not there is no error.
 func remove(tool *iptables.Tool) error {
-	t := text{}
+	t, ours := text{}, false
 	leads := jumps
 	for _, table := range []string{mangle, filter, nat} {
 		chains, rules, err := tool.Save(table)
@@ -145,6 +145,8 @@ func remove(tool *iptables.Tool) error {
 				}
 			}
 		}
+		// The mode ipvs has chains of the same names, but not these.
+		ours = ours || table == filter && chains[external] || table == nat && chains[nodePorts]
 		var going []string
 		for name := range chains {
 			if ofPort(name) && table == nat || slices.Contains(mine(table), name) || table == filter && name == martians && len(leads) > len(jumps) {
@@ -159,7 +161,7 @@ func remove(tool *iptables.Tool) error {
 			t.write(table, "-X ", name)
 		}
 	}
-	if t.empty() {
+	if t.empty() || !ours {
 		return nil
 	}
 	if err := tool.Load(t.bytes()); err != nil {

@@ -273,3 +273,19 @@ func Benchmark10k(b *testing.B) {
 		})
 	}
 }
+
+// TestRemoveLeavesIPVS: chains of the mode ipvs, which have some of the same names, are not taken away.
+func TestRemoveLeavesIPVS(t *testing.T) {
+	namespace(t)
+	tool := iptables.New(iptables.NFT, false)
+	if err := tool.Load([]byte("*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-POSTROUTING - [0:0]\n-I PREROUTING -j KUBE-SERVICES\nCOMMIT\n")); err != nil {
+		t.Fatal(err)
+	}
+	want := saved(t, iptables.NFT)
+	if err := Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if got := saved(t, iptables.NFT); got != want {
+		t.Errorf("%s\nwant\n%s", got, want)
+	}
+}

@@ -20,3 +20,11 @@ func Remove() error {
 	}
 	return errors.Join(errs...)
 }
+
+// Usable tells what this host lacks.
+func Usable() error {
+	if len(iptables.Installed()) == 0 {
+		return errors.New("no iptables-restore on this host; install the package iptables, or use the mode nftables, which needs none")
+	}
+	return nil
+}

@@ -289,8 +289,22 @@ func (b *Backend) changed() (yes bool) {
 	return yes
 }
 
-// Remove takes away what a proxy in this mode left: virtual services, sets, rules and the device.
+// Usable tells what the kernel lacks.
+func Usable() error {
+	h, err := host.Open()
+	if err != nil {
+		return err
+	}
+	h.Close()
+	return nil
+}
+
+// Remove takes away what a proxy in this mode left: virtual services, sets, rules and the device. Without the
+// device there is nothing: the mode iptables has chains of the same names.
 func Remove() error {
+	if there, err := netlink.HasLink(device); err != nil || !there {
+		return err
+	}
 	var errs []error
 	for _, v := range iptables.Installed() {
 		for _, v6 := range []bool{false, true} {
@@ -312,7 +326,7 @@ func Remove() error {
 		errs = append(errs, err)
 		for at := range there {
 			// Those of node ports are at the host's own addresses.
-			if slices.Contains(carried, at.At.Addr()) || len(carried) > 0 && isLocal(at.At.Addr()) {
+			if slices.Contains(carried, at.At.Addr()) || isLocal(at.At.Addr()) {
 				errs = append(errs, h.Delete(at))
 			}
 		}

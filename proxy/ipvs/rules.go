@@ -181,17 +181,27 @@ func unload(tool *iptables.Tool) error {
 				}
 			}
 		}
-		fmt.Fprintf(&out, "*%s\n", table)
+		var own []string
 		for _, c := range chains[table] {
 			if there[c] {
-				fmt.Fprintf(&out, ":%s - [0:0]\n", c)
+				own = append(own, fmt.Sprintf(":%s - [0:0]", c))
 				ends = append(ends, "-X "+c)
 			}
+		}
+		if len(own)+len(lines) == 0 {
+			continue
+		}
+		fmt.Fprintf(&out, "*%s\n", table)
+		for _, l := range own {
+			out.WriteString(l + "\n")
 		}
 		for _, l := range append(lines, ends...) {
 			out.WriteString(l + "\n")
 		}
 		out.WriteString("COMMIT\n")
+	}
+	if out.Len() == 0 {
+		return nil
 	}
 	return tool.Load(out.Bytes())
 }
