@@ -3,5 +3,5 @@
 // started again, members of etcd stop. Histories of what clients saw are checked, not states.
 //
 // The tests run on the store in memory behind a faulty twin; those that need upstream's
-// programs (make -C test/upstream twins) say so when they are not built.
+// programs (make twins) say so when they are not built.
 package robustness

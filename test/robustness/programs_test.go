@@ -31,7 +31,7 @@ func twin(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(path); err != nil {
-		t.Skipf("upstream's %s is not built: make -C test/upstream twins", name)
+		t.Skipf("upstream's %s is not built: make twins", name)
 	}
 	return path
 }

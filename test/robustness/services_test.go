@@ -68,7 +68,7 @@ func TestServicesRace(t *testing.T) {
 			for _, w := range ways {
 				w.often(lost, 0)
 			}
-			race(t, clients, 8, 250, lost == 0)
+			race(t, clients, 8, 150, lost == 0)
 			for _, w := range ways {
 				w.often(0, 0)
 			}
