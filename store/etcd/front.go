@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -44,6 +45,9 @@ func listen(c Config) (_ *front, err error) {
 		}
 	}()
 	if c.Socket != "" {
+		if err := os.MkdirAll(filepath.Dir(c.Socket), 0o755); err != nil {
+			return nil, fmt.Errorf("etcd's socket: %w", err)
+		}
 		// Its owner has the data directory's lock: who was there before is gone.
 		if err := os.Remove(c.Socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("etcd's socket: %w", err)
