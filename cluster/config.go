@@ -111,7 +111,7 @@ func (p Paths) Config() string        { return filepath.Join(p.Dir, "cluster.jso
 func (p Paths) Kubeconfig() string    { return filepath.Join(p.Dir, "kubeconfig") }
 func (p Paths) PKI() string           { return filepath.Join(p.Dir, "pki") }
 func (p Paths) Etcd() string          { return filepath.Join(p.Dir, "etcd") }
-func (p Paths) EtcdSocket() string    { return filepath.Join(p.Run(), "db.sock") // no longer than the CRI socket's, whose length is checked }
+func (p Paths) EtcdSocket() string    { return filepath.Join(p.Run(), "db.sock") } // no longer than the CRI socket's, whose length is checked
 func (p Paths) Logs() string          { return filepath.Join(p.Dir, "log") }
 func (p Paths) PodLogs() string       { return filepath.Join(p.Dir, "log", "pods") }
 func (p Paths) ContainerLogs() string { return filepath.Join(p.Dir, "log", "containers") }
