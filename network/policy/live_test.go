@@ -3,6 +3,7 @@ package policy
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -17,9 +18,12 @@ import (
 
 	"github.com/vishvananda/netns"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kruntime "k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes/fake"
 	ktesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
@@ -130,6 +134,56 @@ func tables(t *testing.T) string {
 		t.Fatalf("%v: %s", err, out)
 	}
 	return string(out)
+}
+
+// TestUnread: while policies can't be read no pod starts, unless they are none of this node's business.
+func TestUnread(t *testing.T) {
+	forbidden := apierrors.NewForbidden(networkingv1.Resource("networkpolicies"), "", errors.New("no role"))
+	for what, test := range map[string]struct {
+		answer error
+		want   string
+	}{
+		"the API server is away":             {errors.New("connection refused"), "network policies of pod x/a are not known"},
+		"nodes are not allowed to read them": {forbidden, ""},
+	} {
+		t.Run(what, func(t *testing.T) {
+			asked := make(chan struct{}, 100)
+			client := fake.NewClientset()
+			refuse := func(ktesting.Action) (bool, kruntime.Object, error) {
+				select {
+				case asked <- struct{}{}:
+				default:
+				}
+				return true, nil, test.answer
+			}
+			client.PrependReactor("list", "networkpolicies", refuse)
+			client.PrependWatchReactor("networkpolicies", func(a ktesting.Action) (bool, watch.Interface, error) {
+				_, _, err := refuse(a)
+				return true, nil, err
+			})
+			c := clocktesting.NewFakeClock(time.Now())
+			e, err := New(Config{NodeName: thisNode, Client: client, Table: "skiff-policy-unread", PodCIDRs: families, Clock: c, Logger: slog.New(slog.DiscardHandler)})
+			must(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			go func() { done <- e.Run(ctx) }()
+			defer func() {
+				cancel()
+				must(t, <-done)
+			}()
+			<-asked
+			<-asked
+			admitted := make(chan error, 1)
+			go func() { admitted <- e.Admit(ctx, "s", "x", "a", "u", []netip.Addr{netip.MustParseAddr("10.244.0.9")}) }()
+			if test.want != "" {
+				eventually(t, "a pod waits", c.HasWaiters)
+				c.Step(patience)
+			}
+			if err := <-admitted; (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%v, want %q", err, test.want)
+			}
+		})
+	}
 }
 
 // TestLife is a node from the first policy to the last: pods on its bridge, with packets between them.

@@ -17,10 +17,12 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -52,6 +54,9 @@ type Enforcer struct {
 	tables []*table
 	near   *linkLocal
 	kick   chan struct{}
+
+	// forbidden: the API server lets this node read no policies, as others' that knows nothing of ours.
+	forbidden atomic.Bool
 
 	policies   *feed[rules]
 	namespaces *feed[labelSet]
@@ -170,6 +175,9 @@ func (e *Enforcer) Admit(ctx context.Context, id, namespace, podName, uid string
 	case <-done:
 		return nil
 	case <-late.C():
+		if !e.concerned(namespace) {
+			return nil
+		}
 		return fmt.Errorf("network policies of pod %s/%s are not known or not programmed after %s; is the API server there? (see the node's log)", namespace, podName, patience)
 	case <-ctx.Done():
 		return fmt.Errorf("wait for network policies of pod %s/%s: %w", namespace, podName, context.Cause(ctx))
@@ -201,7 +209,7 @@ func (e *Enforcer) concerned(namespace string) bool {
 	e.policies.mu.Lock()
 	defer e.policies.mu.Unlock()
 	if !e.policies.synced {
-		return true
+		return !e.forbidden.Load()
 	}
 	for n := range e.policies.items {
 		if n.namespace == namespace {
@@ -419,7 +427,29 @@ func (e *Enforcer) decide() decision {
 
 func (e *Enforcer) policyLists() cache.ListerWatcher {
 	c := e.cfg.Client.NetworkingV1().NetworkPolicies(metav1.NamespaceAll)
-	return lists(e.cfg.Client, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) { return c.List(ctx, o) }, c.Watch)
+	return lists(e.cfg.Client, func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+		all, err := c.List(ctx, o)
+		e.answered(err)
+		return all, err
+	}, func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+		w, err := c.Watch(ctx, o)
+		e.answered(err)
+		return w, err
+	})
+}
+
+// answered notes whether the API server lets this node read policies. Pods must start where it does not: such
+// a cluster has been set up without skiff, and its policies are others' to enforce.
+func (e *Enforcer) answered(err error) {
+	if !apierrors.IsForbidden(err) {
+		if err == nil {
+			e.forbidden.Store(false)
+		}
+		return
+	}
+	if !e.forbidden.Swap(true) {
+		e.cfg.Logger.Error("network policies are not enforced: grant nodes what ClusterRole skiff:node-network-policy says, or use --network-policy=false", "err", err)
+	}
 }
 
 func (e *Enforcer) podLists() cache.ListerWatcher {
