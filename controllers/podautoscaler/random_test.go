@@ -29,7 +29,11 @@ func randomCase(seed uint64) oneCase {
 	c := oneCase{Autoscaler: d.autoscaler("web")}
 	replicas := int32(d.IntN(12))
 	load := 1.0
-	for i := range 3 + d.IntN(10) {
+	steps := 3 + d.IntN(10)
+	if d.one(15) {
+		steps = 40 // the default window ends
+	}
+	for i := range steps {
 		s := step{Selector: "app=web", Errors: map[string]string{}}
 		if i == 0 {
 			s.Replicas = &replicas

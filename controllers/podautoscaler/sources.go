@@ -1,6 +1,7 @@
 package podautoscaler
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -128,12 +129,12 @@ func (s *sources) ofPods(ctx context.Context, namespace string, pods labels.Sele
 	return valueSamples(list), nil
 }
 
-func valueSamples(list []custommetrics.MetricValue) map[string]sample {
+func valueSamples(list []customValue) map[string]sample {
 	out := map[string]sample{}
 	for _, m := range list {
 		x := sample{at: m.Timestamp.Time, window: window, milli: m.Value.MilliValue()}
-		if m.WindowSeconds != nil {
-			x.window = time.Duration(*m.WindowSeconds) * time.Second
+		if s := cmp.Or(m.WindowSeconds, m.Window); s != nil {
+			x.window = time.Duration(*s) * time.Second
 		}
 		out[m.DescribedObject.Name] = x
 	}
@@ -175,10 +176,16 @@ func (s *sources) object(ctx context.Context, namespace string, m *autoscalingv2
 	return list[0].Value.MilliValue(), nil
 }
 
-// customVersions are those whose values can be read; what differs between them is not used.
+// customVersions are those whose values can be read.
 var customVersions = []string{"v1beta2", "v1beta1"}
 
-func (s *sources) custom(ctx context.Context, path string, pods, metric labels.Selector) ([]custommetrics.MetricValue, error) {
+// customValue is of either version: they call the window differently.
+type customValue struct {
+	custommetrics.MetricValue
+	Window *int64 `json:"window"`
+}
+
+func (s *sources) custom(ctx context.Context, path string, pods, metric labels.Selector) ([]customValue, error) {
 	const group = "custom.metrics.k8s.io"
 	versions, err := versionsOf(ctx, s.client, group)
 	if apierrors.IsNotFound(err) {
@@ -198,7 +205,9 @@ func (s *sources) custom(ctx context.Context, path string, pods, metric labels.S
 	if !metric.Empty() {
 		params["metricLabelSelector"] = metric.String()
 	}
-	var list custommetrics.MetricValueList
+	var list struct {
+		Items []customValue `json:"items"`
+	}
 	if err := get(ctx, s.client, "/apis/"+group+"/"+versions[i]+path, params, &list); err != nil {
 		return nil, err
 	}

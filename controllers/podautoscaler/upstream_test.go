@@ -234,6 +234,7 @@ var (
 // plain leaves out what upstream takes in the order of a map: which pod of several is at
 // fault, which of two autoscalers is named first.
 func plain(s string) string {
+	s = strings.Replace(s, "(combined from similar events): ", "", 1) // client-go's words
 	s = anyPod.ReplaceAllString(s, "Pod web-N")
 	return anyPair.ReplaceAllStringFunc(s, func(pair string) string {
 		two := strings.Fields(strings.Trim(pair, "[]"))
