@@ -98,7 +98,7 @@ func TestNetworkPolicy(t *testing.T) {
 	// They are in force while the node's process is gone, and for what changes meanwhile once it is back.
 	c.kill(t, "node")
 	eventually(t, 10*time.Second, "the node process is gone", func() error { return gone(c, "node") })
-	if out := c.policyTables(t, second); strings.Count(out, "\n") != 2 {
+	if out := c.policyTables(t, second); strings.Count(out, "table ip ") != 2 || strings.Count(out, "table bridge ") != 2 {
 		t.Errorf("tables are: %s", out)
 	}
 	c.k(t, "delete", "networkpolicy", "--all")
