@@ -101,9 +101,12 @@ func (s *scene) base() (out []line) {
 	// Cleared, lest a packet that passes again is masqueraded again.
 	add(nat, postroute, fmt.Sprintf("-j MARK --xor-mark %#x", s.masqueradeBy))
 	add(nat, postroute, comment("kubernetes service traffic requiring SNAT")+"-j MASQUERADE --random-fully")
-	add(nat, masquerade, fmt.Sprintf("-j MARK --or-mark %#x", s.masqueradeBy))
+	add(nat, masquerade, s.mark())
 	return append(out, s.toNodePorts()...)
 }
+
+// mark has a packet masqueraded when it leaves.
+func (s *scene) mark() string { return fmt.Sprintf("-j MARK --or-mark %#x", s.masqueradeBy) }
 
 // toNodePorts are the last rules of services: an address of a Service's own counts for more.
 func (s *scene) toNodePorts() (out []line) {

@@ -15,6 +15,10 @@ import (
 // a good part of what the kernel has to keep.
 const manyEndpoints = 1000
 
+// partsAtOnce bounds what iptables-nft-restore is given at once: its time grows with the square of the chains.
+// That of the legacy variant reads and writes the whole table each time, so it is given all.
+const partsAtOnce = 500
+
 // family is the rules of one family.
 type family struct {
 	scene scene
@@ -84,9 +88,15 @@ func (f *family) rebuild() error {
 		}
 	}
 	f.scene.large = endpoints > manyEndpoints
-	t, firsts := f.scene.whole(f.parts(f.ports), have)
-	if err := f.tool.Load(t.bytes()); err != nil {
-		return err
+	most := 0
+	if f.tool.Variant == iptables.NFT {
+		most = partsAtOnce
+	}
+	texts, firsts := f.scene.whole(f.parts(f.ports), have, most)
+	for _, t := range texts {
+		if err := f.tool.Load(t.bytes()); err != nil {
+			return err
+		}
 	}
 	f.held, f.firsts = true, firsts
 	return nil

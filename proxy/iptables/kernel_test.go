@@ -195,6 +195,49 @@ func TestFlushed(t *testing.T) {
 	}
 }
 
+// TestManyServices are written in pieces by the one variant, and are there; again, and without half of them.
+func TestManyServices(t *testing.T) {
+	for _, v := range []iptables.Variant{iptables.NFT, iptables.Legacy} {
+		t.Run(string(v), func(t *testing.T) {
+			namespace(t)
+			b, all := backend(t, v, nil), manyServices(partsAtOnce+10)
+			if err := b.Apply(all); err != nil {
+				t.Fatal(err)
+			}
+			holds := func(want int) {
+				t.Helper()
+				chains, rules, err := iptables.New(v, false).Save(nat)
+				if err != nil {
+					t.Fatal(err)
+				}
+				n, leads := 0, 0
+				for c := range chains {
+					if ofPort(c) {
+						n++
+					}
+				}
+				for _, r := range rules {
+					if strings.HasPrefix(r, "-A "+services+" ") && strings.Contains(r, "-j "+clusterPrefix) {
+						leads++
+					}
+				}
+				if n != 4*want || leads != want {
+					t.Errorf("%d chains and %d that lead to them, want %d Services", n, leads, want)
+				}
+			}
+			holds(len(all))
+			for i := range partsAtOnce / 2 {
+				delete(all, fmt.Sprint("default/s", i))
+			}
+			b = backend(t, v, nil)
+			if err := b.Apply(all); err != nil {
+				t.Fatal(err)
+			}
+			holds(len(all))
+		})
+	}
+}
+
 // TestOthersStay: rules that are not ours are left where they are.
 func TestOthersStay(t *testing.T) {
 	namespace(t)

@@ -110,8 +110,16 @@ func TestRules(t *testing.T) {
 	full, _ := s.whole([]part{s.part(&web)}, map[string]existing{
 		nat:    {chains: map[string]bool{"KUBE-SVC-STALE": true, "DOCKER": true}, rules: []string{`-A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING`}},
 		filter: {},
-	})
-	compare("whole", string(full.bytes()))
+	}, 0)
+	compare("whole", string(full[0].bytes()))
+	dns := web
+	dns.Name = "default/dns:udp"
+	pieces, _ := s.whole([]part{s.part(&web), s.part(&dns)}, nil, 1)
+	var text strings.Builder
+	for _, p := range pieces {
+		text.Write(p.bytes())
+	}
+	compare("pieces", text.String())
 	fewer := web
 	fewer.Cluster = web.Cluster[:1]
 	change, _ := difference(s.part(&web), s.part(&fewer), 1)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // text is rules in the language of iptables-restore, by table.
@@ -45,11 +46,11 @@ type existing struct {
 	rules  []string
 }
 
-// whole is the text that makes the kernel have these parts and nothing of another Service. Pure.
-// firsts counts the lines of services in nat that go before others.
-func (s *scene) whole(parts []part, have map[string]existing) (t text, firsts int) {
-	t = text{}
-	ours := map[string]bool{}
+// whole is the texts that, one after the other, make the kernel have these parts and nothing of another
+// Service. Pure. All but the last have the chains of at most so many parts, which nothing leads to before; 0: there
+// is one text. firsts counts the lines of services in nat that go before others.
+func (s *scene) whole(parts []part, have map[string]existing, most int) (texts []text, firsts int) {
+	t, ours := text{}, map[string]bool{}
 	for table, names := range s.chains() {
 		for _, name := range names {
 			t.fresh(table, name)
@@ -57,18 +58,32 @@ func (s *scene) whole(parts []part, have map[string]existing) (t text, firsts in
 	}
 	for _, p := range parts {
 		for _, c := range p.own {
-			t.fresh(nat, c.name)
 			ours[c.name] = true
 		}
 	}
 	var stale []string
 	for name := range have[nat].chains {
 		if ofPort(name) && !ours[name] {
-			t.fresh(nat, name)
 			stale = append(stale, name)
 		}
 	}
 	slices.Sort(stale)
+	for _, name := range stale {
+		t.fresh(nat, name)
+	}
+	if most == 0 || len(parts) <= most {
+		t.ports(parts)
+	} else {
+		for some := range slices.Chunk(parts, most) {
+			piece := text{}
+			if texts == nil { // which all lead to
+				piece.fresh(nat, masquerade)
+				piece.write(nat, "-A ", masquerade, " ", s.mark())
+			}
+			piece.ports(some)
+			texts = append(texts, piece)
+		}
+	}
 	for _, j := range s.jumps() {
 		if !slices.ContainsFunc(have[j.table].rules, j.is) {
 			t.write(j.table, "-I ", j.from, " ", j.text())
@@ -89,15 +104,26 @@ func (s *scene) whole(parts []part, have map[string]existing) (t text, firsts in
 	for _, l := range s.base() {
 		t.write(l.table, "-A ", l.chain, " ", l.text)
 	}
-	for _, p := range parts {
-		for _, c := range p.own {
-			t.rules(c)
-		}
-	}
 	for _, name := range stale {
 		t.write(nat, "-X ", name)
 	}
-	return t, firsts
+	return append(texts, t), firsts
+}
+
+// ports has the chains of these parts. Later names come first: iptables-nft-restore keeps those that it has read
+// in a sorted list, and looks for the place of each from its start.
+func (t text) ports(parts []part) {
+	var all []chain
+	for _, p := range parts {
+		all = append(all, p.own...)
+	}
+	slices.SortFunc(all, func(a, b chain) int { return strings.Compare(b.name, a.name) })
+	for _, c := range all {
+		t.fresh(nat, c.name)
+	}
+	for _, c := range all {
+		t.rules(c)
+	}
 }
 
 func (t text) rules(c chain) {
