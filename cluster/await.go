@@ -70,8 +70,8 @@ func AdminConfig(p Paths) (*rest.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read kubeconfig: %w", err)
 	}
-	if c, err := Load(p.Dir); err == nil {
-		cfg.Host = c.Server() // the kubeconfig may name what stands in front of it
+	if c, err := Load(p.Dir); err == nil && c.ControlPlaneEndpoint != "" {
+		cfg.Host = c.Server() // the kubeconfig names what stands in front of it
 	}
 	return cfg, nil
 }
