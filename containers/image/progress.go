@@ -19,6 +19,8 @@ const (
 type progress struct {
 	bytes atomic.Int64
 	total atomic.Int64 // 0: not known yet
+	// asked are requests whose answers have not come to their end.
+	asked atomic.Int64
 
 	unpacked     atomic.Int64 // bytes
 	done, layers atomic.Int64
@@ -57,6 +59,17 @@ func (c *counted) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// answer is the body of a registry's answer.
+type answer struct {
+	counted
+	over func()
+}
+
+func (a *answer) Close() error {
+	a.over()
+	return a.ReadCloser.Close()
+}
+
 // follow tells of a pull that takes its time, and ends it by its context when nothing comes
 // any more. Stop must be called.
 func (f *fetcher) follow(ctx context.Context, ref string, log *slog.Logger) (_ context.Context, stop func()) {
@@ -88,7 +101,8 @@ func (f *fetcher) follow(ctx context.Context, ref string, log *slog.Logger) (_ c
 				log.Info("pulling image", "image", ref, "bytes", n, "of", p.total.Load(), "bytesPerSecond", int64(float64(n-told)/every.Seconds()))
 				told = n
 			case <-look.C:
-				if n := p.bytes.Load(); n != last {
+				// Unpacking may take its time: the registry is not waited for then.
+				if n := p.bytes.Load(); n != last || p.asked.Load() == 0 {
 					last, moved = n, time.Now()
 				} else if idle := time.Since(moved); idle >= deadline {
 					cancel(fmt.Errorf("the registry has sent nothing for %s, after %d bytes", idle.Truncate(time.Millisecond), n))

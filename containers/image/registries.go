@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -121,13 +122,18 @@ func (g *reach) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t := g.hosts[r.URL.Host]; t != nil {
 		next = t
 	}
+	p := progressOf(r.Context())
+	if p == nil {
+		p = &progress{} // nobody looks
+	}
+	p.asked.Add(1)
+	over := sync.OnceFunc(func() { p.asked.Add(-1) })
 	resp, err := next.RoundTrip(r)
 	if err != nil {
+		over()
 		return nil, explain(r.URL.Host, err)
 	}
-	if p := progressOf(r.Context()); p != nil {
-		resp.Body = &counted{resp.Body, &p.bytes}
-	}
+	resp.Body = &answer{counted{resp.Body, &p.bytes}, over}
 	return resp, nil
 }
 

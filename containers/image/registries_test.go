@@ -189,3 +189,57 @@ func TestPullProgress(t *testing.T) {
 type writer func([]byte) (int, error)
 
 func (w writer) Write(b []byte) (int, error) { return w(b) }
+
+// Only a registry that owes an answer can be silent: a layer may take long to unpack.
+func TestUnpackingIsNoSilence(t *testing.T) {
+	f := &fetcher{reg: Registries{ProgressDeadline: 40 * time.Millisecond}}
+	ctx, stop := f.follow(t.Context(), "image", slog.New(slog.DiscardHandler))
+	defer stop()
+	select {
+	case <-ctx.Done():
+		t.Fatalf("nothing is asked of the registry, and yet: %v", context.Cause(ctx))
+	case <-time.After(400 * time.Millisecond):
+	}
+	progressOf(ctx).asked.Add(1)
+	select {
+	case <-ctx.Done():
+		if err := context.Cause(ctx); !strings.Contains(err.Error(), "sent nothing") {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("a registry that owes an answer is waited for without end")
+	}
+}
+
+// Each request counts until its answer has been read or has failed.
+func TestRequestsThatAreOpen(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("text")) }))
+	p := &progress{}
+	g, err := newReach(Registries{PlainHTTP: []string{strings.TrimPrefix(srv.URL, "http://")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func() (*http.Response, error) {
+		req, err := http.NewRequestWithContext(context.WithValue(t.Context(), progressKey{}, p), http.MethodGet, srv.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g.RoundTrip(req)
+	}
+	resp, err := ask()
+	if err != nil || p.asked.Load() != 1 {
+		t.Fatalf("%d open, %v", p.asked.Load(), err)
+	}
+	if b, err := io.ReadAll(resp.Body); string(b) != "text" || err != nil || p.bytes.Load() != 4 {
+		t.Errorf("%q, %v, %d bytes", b, err, p.bytes.Load())
+	}
+	_ = resp.Body.Close()
+	_ = resp.Body.Close()
+	if n := p.asked.Load(); n != 0 {
+		t.Errorf("%d open once it was closed", n)
+	}
+	srv.Close()
+	if _, err := ask(); err == nil || p.asked.Load() != 0 {
+		t.Errorf("%d open after %v", p.asked.Load(), err)
+	}
+}
