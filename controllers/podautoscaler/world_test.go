@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,10 +52,7 @@ func play(t *testing.T, c *oneCase) trace {
 	pods := map[string]bool{}
 	autoscalers := client.AutoscalingV2().HorizontalPodAutoscalers(namespace)
 	enter := func(s *step) {
-		w.step = s
-		if s.Replicas != nil {
-			w.replicas = *s.Replicas
-		}
+		w.become(s)
 		there := map[string]bool{}
 		for i := range s.Pods {
 			p := s.Pods[i].DeepCopy()
@@ -104,7 +102,7 @@ func play(t *testing.T, c *oneCase) trace {
 		synctest.Wait()
 		live, err := autoscalers.Get(ctx, c.Autoscaler.Name, metav1.GetOptions{})
 		must(err)
-		out.Status, out.Replicas = append(out.Status, live.Status), append(out.Replicas, w.replicas)
+		out.Status, out.Replicas = append(out.Status, live.Status), append(out.Replicas, w.size())
 	}
 	cancel()
 	must(<-done)
@@ -116,9 +114,25 @@ func play(t *testing.T, c *oneCase) trace {
 
 // world is what the controller sees: an API server by its answers.
 type world struct {
+	mu       sync.Mutex
 	step     *step
 	replicas int32
 	events   []string
+}
+
+func (w *world) become(s *step) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.step = s
+	if s.Replicas != nil {
+		w.replicas = *s.Replicas
+	}
+}
+
+func (w *world) size() int32 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.replicas
 }
 
 func (w *world) controller(cfg controller.Config) (*Controller, error) {
@@ -136,6 +150,8 @@ func (w *world) controller(cfg controller.Config) (*Controller, error) {
 type recorder struct{ w *world }
 
 func (r recorder) Event(o runtime.Object, kind, reason, message string) {
+	r.w.mu.Lock()
+	defer r.w.mu.Unlock()
 	line := o.(metav1.Object).GetName() + " " + kind + " " + reason + " " + message
 	if !slices.Contains(r.w.events, line) {
 		r.w.events = append(r.w.events, line)
@@ -155,6 +171,8 @@ func (w *world) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err := req.Context().Err(); err != nil {
 		return nil, err
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	answer, err := w.answer(req)
 	code := http.StatusOK
 	if err != nil {
