@@ -284,12 +284,25 @@ func manyServices(n int) map[string][]proxy.Port {
 	return out
 }
 
+// spent is the processor's time that this process and its children have had.
+func spent(b *testing.B) (sum time.Duration) {
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var r unix.Rusage
+		if err := unix.Getrusage(who, &r); err != nil {
+			b.Fatal(err)
+		}
+		sum += time.Duration(r.Utime.Nano() + r.Stime.Nano())
+	}
+	return sum
+}
+
 // Benchmark10k is a load of 10,000 Services, and the change of one endpoint among them.
 func Benchmark10k(b *testing.B) {
 	for _, v := range []iptables.Variant{iptables.NFT, iptables.Legacy} {
 		all := manyServices(10_000)
 		b.Run(string(v)+"/load", func(b *testing.B) {
 			namespace(b)
+			begin := spent(b)
 			for b.Loop() {
 				back := backend(b, v, nil)
 				back.families = back.families[:1]
@@ -297,6 +310,7 @@ func Benchmark10k(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
+			b.ReportMetric(float64(spent(b)-begin)/float64(b.N)/1e6, "cpu-ms/op")
 		})
 		b.Run(string(v)+"/change", func(b *testing.B) {
 			namespace(b)
@@ -305,7 +319,7 @@ func Benchmark10k(b *testing.B) {
 			if err := back.Apply(all); err != nil {
 				b.Fatal(err)
 			}
-			p := all["default/s5000"][0]
+			p, begin := all["default/s5000"][0], spent(b)
 			for i := 0; b.Loop(); i++ {
 				q := p
 				q.Cluster = p.Cluster[:2+i%2]
@@ -313,6 +327,7 @@ func Benchmark10k(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
+			b.ReportMetric(float64(spent(b)-begin)/float64(b.N)/1e6, "cpu-ms/op")
 		})
 	}
 }
