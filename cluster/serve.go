@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -41,6 +42,8 @@ type ServeConfig struct {
 	LookUpCA, NeedCA bool
 	// Profiling serves profiles of the process below profiling.Path.
 	Profiling bool
+	// Metrics writes those of the component, which follow the process's; nil: there are none.
+	Metrics func(io.Writer) error
 	// Public are paths for all, with what is below one that ends in "*".
 	Public []string
 }
@@ -112,7 +115,13 @@ func (s *ServeConfig) paths() http.Handler {
 	for _, p := range []string{"/healthz", "/livez", "/readyz"} {
 		mux.HandleFunc(p, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "ok") })
 	}
-	mux.Handle("/metrics", processMetrics())
+	process := processMetrics()
+	mux.HandleFunc("/metrics", func(w http.ResponseWriter, r *http.Request) {
+		process.ServeHTTP(w, r)
+		if s.Metrics != nil {
+			_ = s.Metrics(w) // the client has gone
+		}
+	})
 	if s.Profiling {
 		mux.Handle(profiling.Path, profiling.Handler())
 	}

@@ -98,6 +98,10 @@ type Config struct {
 	Taints           []corev1.Taint
 	Unschedulable    bool
 	ProviderID       string
+	// ExternalCloud has a cloud-controller-manager initialize the node (--cloud-provider=external);
+	// ProvidedIPs are NodeIPs that were asked for, not found.
+	ExternalCloud bool
+	ProvidedIPs   []string
 	// Capacity overrides what is found, for a node that is a share of a machine;
 	// Reserved is taken off it.
 	Capacity, Reserved corev1.ResourceList
@@ -209,7 +213,7 @@ func New(cfg Config) (*Kubelet, error) {
 	}
 	if k.node, err = node.New(node.Config{
 		Name: cfg.NodeName, Hostname: cfg.HostnameOverride, Client: cfg.Client, HeartbeatClient: cfg.HeartbeatClient, CRI: k.cri, IPs: cfg.NodeIPs,
-		Labels: cfg.Labels, Taints: cfg.Taints, Unschedulable: cfg.Unschedulable, ProviderID: cfg.ProviderID, Capacity: cfg.Capacity, Reserved: cfg.Reserved, Share: cfg.Share,
+		Labels: cfg.Labels, Taints: cfg.Taints, Unschedulable: cfg.Unschedulable, ProviderID: cfg.ProviderID, ExternalCloud: cfg.ExternalCloud, Provided: cfg.ProvidedIPs, Capacity: cfg.Capacity, Reserved: cfg.Reserved, Share: cfg.Share,
 		MaxPods: cfg.MaxPods, Port: int32(port), RootDir: cfg.RootDir, Version: cfg.Version, Recorder: k.recorder, Logger: cfg.Logger,
 		Pressure: func() node.Pressure { return k.eviction.Pressure() },
 		Changed:  func() { k.pods.WakeAll() },

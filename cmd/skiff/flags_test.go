@@ -15,7 +15,7 @@ import (
 
 func componentCommands() map[string]*cobra.Command {
 	out := map[string]*cobra.Command{}
-	for _, c := range []*cobra.Command{kubeAPIServerCommand(), kubeSchedulerCommand(), kubeControllerManagerCommand(), kubeletCommand(), kubeProxyCommand()} {
+	for _, c := range []*cobra.Command{kubeAPIServerCommand(), kubeSchedulerCommand(), kubeControllerManagerCommand(), cloudControllerManagerCommand(), kubeletCommand(), kubeProxyCommand()} {
 		c.SilenceErrors, c.SilenceUsage = true, true
 		out[c.Name()] = c
 	}

@@ -20,14 +20,14 @@ func TestComponentsDoc(t *testing.T) {
 	b.WriteString(`# Components that run alone
 
 ` + "`skiff up`" + ` runs everything in two processes. Each component also runs alone, with the flags of its upstream namesake:
-` + "`skiff kube-apiserver`, `skiff kube-scheduler`, `skiff kube-controller-manager`, `skiff kubelet`, `skiff kube-proxy`" + `.
+` + "`skiff kube-apiserver`, `skiff kube-scheduler`, `skiff kube-controller-manager`, `skiff cloud-controller-manager`, `skiff kubelet`, `skiff kube-proxy`" + `.
 ` + "`skiff up --without NAME,…`" + ` leaves out what others run, upstream's or skiff's. Configuration files are read through the
 types that Kubernetes publishes, strictly. A flag that upstream has is acted on, accepted with a warning where what it
 says holds anyway or means nothing here, or refused with a line that names it; an unknown flag is refused. What is
 green together is in [interop.md](interop.md). This page is computed from the tables in ` + "`cmd/skiff`" + ` (SKIFF_WRITE_DOCS=1 go test ./cmd/skiff).
 `)
 	commands := componentCommands()
-	for _, name := range []string{"kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubelet", "kube-proxy"} {
+	for _, name := range []string{"kube-apiserver", "kube-scheduler", "kube-controller-manager", "cloud-controller-manager", "kubelet", "kube-proxy"} {
 		var acted []string
 		accepted, refused := map[string][]string{}, map[string][]string{}
 		commands[name].Flags().VisitAll(func(f *pflag.Flag) {

@@ -46,7 +46,7 @@ type kubeletFlags struct {
 	labels                     map[string]string
 	taints                     []string
 	systemReserve, kubeReserve map[string]string
-	providerID                 string
+	providerID, cloudProvider  string
 	anonymous, webhook         bool
 	authorization              string
 	profiling                  bool
@@ -111,6 +111,7 @@ func (f *kubeletFlags) bind(flags *pflag.FlagSet) {
 	flags.StringToStringVar(&f.systemReserve, "system-reserved", nil, "resources kept for the system")
 	flags.StringToStringVar(&f.kubeReserve, "kube-reserved", nil, "resources kept for Kubernetes")
 	f.policies.bind(flags)
+	flags.StringVar(&f.cloudProvider, "cloud-provider", "", "external: a cloud-controller-manager initializes the node")
 	flags.StringVar(&f.providerID, "provider-id", "", "the node's name at its provider")
 	flags.BoolVar(&f.anonymous, "anonymous-auth", false, "false: requests without credentials are refused")
 	flags.BoolVar(&f.webhook, "authentication-token-webhook", true, "true: the API server reviews tokens")
@@ -141,7 +142,6 @@ var kubeletAccepted = []others{
 }
 
 var kubeletRefused = []others{
-	{"there is no cloud provider", "cloud-provider"},
 	{"one file configures the kubelet", "config-dir"},
 	{"CPUs, memory and topology are shared by all", "cpu-manager-policy memory-manager-policy topology-manager-policy reserved-cpus reserved-memory qos-reserved"},
 	{"reserved resources have no control groups of their own", "kube-reserved-cgroup system-reserved-cgroup"},
@@ -168,6 +168,12 @@ func (f *kubeletFlags) config(ctx context.Context, log *slog.Logger) (cluster.Ku
 		return none(fmt.Errorf("--anonymous-auth=true is not supported; use --anonymous-auth=false"))
 	case !f.webhook:
 		return none(fmt.Errorf("--authentication-token-webhook=false is not supported; leave it out"))
+	}
+	if f.cloudProvider != "" && f.cloudProvider != "external" {
+		return none(fmt.Errorf("--cloud-provider=%s is not supported; use external, or leave it out", f.cloudProvider))
+	}
+	if c.ExternalCloud = f.cloudProvider != ""; c.ExternalCloud && f.nodeIP != "" {
+		c.ProvidedIPs = strings.Split(f.nodeIP, ",")
 	}
 	if err := oneOf("authorization-mode", f.authorization, "Webhook"); err != nil {
 		return none(err)

@@ -44,7 +44,7 @@ func root() *cobra.Command {
 	}
 	cmd.AddCommand(upCommand(), downCommand(), serverCommand(), agentCommand(), tokenCommand(), etcdCommand(), checkCommand(), manifestsCommand(), imageCommand(), versionCommand(),
 		controlPlaneCommand(), nodeCommand(), containersCommand(),
-		kubeAPIServerCommand(), kubeSchedulerCommand(), kubeControllerManagerCommand(), kubeletCommand(), kubeProxyCommand())
+		kubeAPIServerCommand(), kubeSchedulerCommand(), kubeControllerManagerCommand(), cloudControllerManagerCommand(), kubeletCommand(), kubeProxyCommand())
 	return cmd
 }
 

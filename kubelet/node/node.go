@@ -50,6 +50,10 @@ type Config struct {
 	Taints                  []corev1.Taint
 	Unschedulable           bool
 	ProviderID              string
+	// ExternalCloud has a cloud-controller-manager initialize the node and say its addresses. Provided
+	// are those that the kubelet was told (--node-ip), which it is to choose.
+	ExternalCloud bool
+	Provided      []string
 	// Capacity overrides what the machine has, for a node that is a share of one.
 	Capacity corev1.ResourceList
 	// Reserved is taken off the capacity.

@@ -46,6 +46,7 @@ func (n *Node) tryRegister(ctx context.Context) error {
 	for k, v := range n.cfg.Labels {
 		want.Labels[k] = v
 	}
+	n.awaitCloud(want)
 	want.Status = n.status(ctx, &corev1.NodeStatus{})
 	got, err := api.Create(ctx, want, metav1.CreateOptions{})
 	if err == nil {
@@ -66,10 +67,15 @@ func (n *Node) tryRegister(ctx context.Context) error {
 			labels[k] = v
 		}
 	}
-	if len(labels) == 0 {
+	annotations := n.providedChange(got)
+	if len(labels) == 0 && len(annotations) == 0 {
 		return nil
 	}
-	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": labels}})
+	change := map[string]any{"labels": labels}
+	if annotations != nil { // none as null would take all
+		change["annotations"] = annotations
+	}
+	raw, err := json.Marshal(map[string]any{"metadata": change})
 	if err != nil {
 		return err
 	}

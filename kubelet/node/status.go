@@ -42,11 +42,7 @@ func (n *Node) status(ctx context.Context, old *corev1.NodeStatus) corev1.NodeSt
 			s.Allocatable[k] = v
 		}
 	}
-	s.Addresses = nil
-	for _, ip := range n.cfg.IPs {
-		s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
-	}
-	s.Addresses = append(s.Addresses, corev1.NodeAddress{Type: corev1.NodeHostName, Address: n.cfg.Hostname})
+	s.Addresses = n.addresses(old.Addresses)
 	s.DaemonEndpoints.KubeletEndpoint.Port = n.cfg.Port
 	s.DeclaredFeatures = declaredFeatures
 
