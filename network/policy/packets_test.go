@@ -158,6 +158,9 @@ func (p *probe) fd(at netip.Addr, protocol uint8) int {
 	return p.fds[s]
 }
 
+// resend is when a packet that has not arrived is sent again.
+const resend = 200 * time.Millisecond
+
 // send packets, and check that exactly those arrive that should.
 func (p *probe) send(packets []packet, should func(packet) bool) {
 	t := p.t
@@ -173,8 +176,10 @@ func (p *probe) send(packets []packet, should func(packet) bool) {
 		p.fd(k.to, k.number())
 		must(t, unix.Sendto(p.fd(k.from, k.number()), header(k, p.serial), 0, sockaddr(k.to)))
 	}
-	// Packets keep their order on the way: with the last that should, those that should not have arrived too.
-	for end := time.Now().Add(20 * time.Second); ; {
+	// Packets keep their order on the way: with the last that should, those that should not have arrived too. Who
+	// should and does not is sent again: a link that has just come up, or a loaded machine, may lose one.
+	again := time.Now().Add(resend)
+	for end := time.Now().Add(30 * time.Second); ; {
 		for s, fd := range p.fds {
 			p.receive(s, fd, missing, should)
 		}
@@ -186,6 +191,13 @@ func (p *probe) send(packets []packet, should func(packet) bool) {
 				t.Errorf("%+v did not arrive", p.sent[serial])
 			}
 			t.FailNow()
+		}
+		if time.Now().After(again) {
+			again = time.Now().Add(resend)
+			for serial := range missing {
+				k := p.sent[serial]
+				must(t, unix.Sendto(p.fd(k.from, k.number()), header(k, serial), 0, sockaddr(k.to)))
+			}
 		}
 		runtime.Gosched()
 	}
