@@ -282,6 +282,12 @@ func (c *Config) takeFile(f *clusterfile.File, fresh bool) error {
 	if m := f.Network.ProxyMode; m != "" {
 		c.PodNetwork.ProxyMode = ProxyMode(m)
 	}
+	if pools := f.Network.LoadBalancerPools; f.Has("network.loadBalancerPools") {
+		if i, err := c.checkPools(pools); err != nil {
+			return f.Errorf(fmt.Sprintf("network.loadBalancerPools[%d]", i), "%s", err)
+		}
+		c.LoadBalancerPools = pools
+	}
 	if r := f.Registries; r != nil {
 		c.Registries = &Registries{PlainHTTP: r.PlainHTTP, Mirrors: r.Mirrors}
 		if r.CAFile != "" {

@@ -167,7 +167,7 @@ func TestFileSettings(t *testing.T) {
 		return strings.Join(all, " ")
 	}
 	full := "nodes: [{labels: {a: b}, taints: [{key: k, effect: NoExecute}]}, {name: two}]\nports: [{hostPort: 80, nodePort: 30080, node: two}]\n" +
-		"apiServer: {extraArgs: {profiling: false}}\nnetwork: {proxyMode: iptables, policy: false}\nregistries: {caFile: ca.pem, auth: {r: {username: u, password: p}}}\nmanifests: [a.yaml, m]\n"
+		"apiServer: {extraArgs: {profiling: false}}\nnetwork: {proxyMode: iptables, policy: false, loadBalancerPools: [192.0.2.240-192.0.2.250]}\nregistries: {caFile: ca.pem, auth: {r: {username: u, password: p}}}\nmanifests: [a.yaml, m]\n"
 	take := func(text string, fresh bool) error {
 		f := parsed(t, dir, text)
 		return errors.Join(c.takeFile(f, fresh), copyManifests(f, p))
@@ -177,6 +177,12 @@ func TestFileSettings(t *testing.T) {
 	}
 	if c.Labels["a"] != "b" || len(c.Taints) != 1 || c.Taints[0].Effect != corev1.TaintEffectNoExecute || len(c.Nodes) != 1 || c.Nodes[0].Name != "two" {
 		t.Errorf("%+v", c)
+	}
+	if !slices.Equal(c.LoadBalancerPools, []string{"192.0.2.240-192.0.2.250"}) {
+		t.Errorf("pools %v", c.LoadBalancerPools)
+	}
+	if err := c.takeFile(parsed(t, dir, "network: {loadBalancerPools: [192.0.2.240-192.0.2.250, 192.0.2.0/24]}\n"), false); err == nil || !strings.Contains(err.Error(), "network.loadBalancerPools[1]: it overlaps") {
+		t.Errorf("pools that overlap: %v", err)
 	}
 	if !c.PodNetwork.NoPolicy {
 		t.Error("network policies are enforced")
@@ -206,7 +212,7 @@ func TestFileSettings(t *testing.T) {
 	if err := take("name: c\n", false); err != nil || c.settings(Node) != before || len(c.Ports) != 1 || files() != "cluster-file/00-a.yaml cluster-file/01-m/b/c.json own.yaml" {
 		t.Errorf("what is left out does not stay: %v, %v, %s", err, c.Ports, files())
 	}
-	if err := take("ports: []\napiServer: {extraArgs: {}}\nmanifests: [m]\n", false); err != nil || len(c.Ports) != 0 || c.settings(ControlPlane) != plain[ControlPlane] || files() != "cluster-file/00-m/b/c.json own.yaml" {
+	if err := take("ports: []\nnetwork: {loadBalancerPools: []}\napiServer: {extraArgs: {}}\nmanifests: [m]\n", false); err != nil || len(c.Ports) != 0 || c.settings(ControlPlane) != plain[ControlPlane] || files() != "cluster-file/00-m/b/c.json own.yaml" {
 		t.Errorf("%v, %v, %s", err, c.Ports, files())
 	}
 }

@@ -67,6 +67,8 @@ type Network struct {
 	Policy *bool `yaml:"policy"`
 	// ProxyMode is what Services are programmed by.
 	ProxyMode string `yaml:"proxyMode"`
+	// LoadBalancerPools are CIDRs and ranges that Services of type LoadBalancer get addresses of.
+	LoadBalancerPools []string `yaml:"loadBalancerPools"`
 }
 
 // APIServer of the cluster.
