@@ -102,7 +102,11 @@ func (m *machine) Keep(addrs []netip.Addr) error {
 		key := []nft.Field{nft.Daddr, nft.Proto}
 		b.AddSet(nft.Set{Name: addressSet, Key: key})
 		b.AddChains(nft.Chain{Name: "input", Hook: &nft.Hook{Type: "filter", Point: "input", Priority: 0},
-			Rules: []nft.Rule{{nft.InSet{Key: key, Set: addressSet}, nft.Reject{}}}})
+			Rules: []nft.Rule{
+				// Answers to what the node itself sends to its Services: the address is its source too.
+				{nft.Equal{Field: nft.CtState, Mask: nft.CtEstablished | nft.CtRelated, Value: 0, Not: true}, nft.Accept{}},
+				{nft.InSet{Key: key, Set: addressSet}, nft.Reject{}},
+			}})
 		b.AddElements(addressSet, els)
 		if err := b.Commit(); err != nil {
 			return err

@@ -88,6 +88,11 @@ func TestLoadBalancer(t *testing.T) {
 	}
 	eventually(t, time.Minute, "the second node is named", announced("second"))
 	eventually(t, time.Minute, "the address answers", answers)
+	for where, cmd := range map[string]*exec.Cmd{"the node that answers": m.on("curl", "-s", "-m", "2", "http://192.168.232.200/"), "another node": exec.Command("curl", "-s", "-m", "2", "http://192.168.232.200/")} {
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "Hello from skiff") {
+			t.Errorf("from %s: %s (%v)", where, out, err)
+		}
+	}
 	if out, err := client.on("curl", "-sk", "-m", "2", "https://192.168.232.200:10250/healthz").CombinedOutput(); err == nil {
 		t.Errorf("the kubelet's port is open at the address: %s", out)
 	}
