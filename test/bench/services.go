@@ -305,7 +305,9 @@ func (p *proxied) change() (record.Result, error) {
 				return p.r.ctx.Err()
 			}
 		}
-		return p.check(p.r.ctx)
+		// upstream's refuses now and then right after it has connected.
+		_, err := p.connected(p.r.ctx, begin)
+		return err
 	})
 	if err != nil {
 		return record.Result{}, err
