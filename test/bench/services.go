@@ -216,12 +216,18 @@ func (p *proxied) start(more ...string) (record.Result, error) {
 	}
 	ctx, cancel := context.WithTimeout(p.r.ctx, 4*time.Minute)
 	defer cancel()
-	connects, err := p.connected(ctx, begin)
-	if err != nil {
-		return record.Result{}, err
-	}
+	var connects time.Duration
+	connected := make(chan error, 1)
+	go func() {
+		var err error
+		connects, err = p.connected(ctx, begin)
+		connected <- err
+	}()
 	u, last, err := p.quiet(ctx, begin)
 	if err != nil {
+		cancel()
+	}
+	if err := errors.Join(err, <-connected); err != nil {
 		return record.Result{}, err
 	}
 	return record.Result{Case: "services-load", Ops: servicesCount, Seconds: connects.Seconds(), Wall: last.Sub(begin).Seconds(),
