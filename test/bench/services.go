@@ -246,29 +246,32 @@ func (p *proxied) quiet(ctx context.Context, begin time.Time) (u record.Usage, l
 		case <-ctx.Done():
 			return u, last, fmt.Errorf("the proxy does not rest: %w", errors.Join(ctx.Err(), err))
 		}
-		cpu, pss, used := family(p.proxy.PID)
+		cpu, peak, used := family(p.proxy.PID)
 		if used != nil {
 			return u, last, used
 		}
 		now := time.Now()
-		u.PSS, u.Peak = pss, math.Max(u.Peak, pss)
+		u.Peak = math.Max(u.Peak, peak)
 		if cpu > u.CPU+quietCPU {
 			u.CPU, last = cpu, now
 		}
 		if now.Sub(last) > quietFor {
 			if err = p.check(ctx); err == nil {
-				return u, last, nil
+				u.PSS, err = procfs.PSS(p.proxy.PID)
+				return u, last, err
 			}
 		}
 	}
 }
 
-// family is what a process and its children, living or ended, use: upstream's proxy runs nft.
-func family(pid int) (cpu, pss float64, err error) {
+// family is the CPU time that a process and its children, living or ended, have used, and the
+// largest size that it and the living ones come to: upstream's proxy runs nft. The process itself
+// is not looked through for that, which would halt it: it is loading.
+func family(pid int) (cpu, peak float64, err error) {
 	if cpu, err = procfs.Family(pid); err != nil {
 		return 0, 0, err
 	}
-	if pss, err = procfs.PSS(pid); err != nil {
+	if peak, err = procfs.Peak(pid); err != nil {
 		return 0, 0, err
 	}
 	children, err := procfs.Descendants(pid)
@@ -281,10 +284,10 @@ func family(pid int) (cpu, pss float64, err error) {
 			cpu += more
 		}
 		if more, err := procfs.PSS(c); err == nil {
-			pss += more
+			peak += more
 		}
 	}
-	return cpu, pss, nil
+	return cpu, peak, nil
 }
 
 // change takes an endpoint of one Service away and puts it back, some times. What the proxy uses
@@ -334,7 +337,11 @@ func (p *proxied) used(do func() error) (cpu, pss float64, err error) {
 	if err := do(); err != nil {
 		return 0, 0, err
 	}
-	after, pss, err := family(p.proxy.PID)
+	after, _, err := family(p.proxy.PID)
+	if err != nil {
+		return 0, 0, err
+	}
+	pss, err = procfs.PSS(p.proxy.PID)
 	return after - before, pss, err
 }
 
