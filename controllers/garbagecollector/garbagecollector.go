@@ -276,6 +276,11 @@ func (c *Controller) letGo(ctx context.Context, uid types.UID) (time.Duration, e
 	if owner.uid == "" || !owner.deleting || !owner.orphan {
 		return 0, nil
 	}
+	// Of the kinds that depend on it there may be more than the watches have told of by now.
+	dependents, err := c.withLive(ctx, dependents, uid)
+	if err != nil {
+		return 0, err
+	}
 	var errs []error
 	for i := range dependents {
 		if err := c.forgetOwner(ctx, &dependents[i], uid); err != nil {

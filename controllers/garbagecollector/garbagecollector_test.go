@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,9 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	discoveryfake "k8s.io/client-go/discovery/fake"
 	"k8s.io/client-go/kubernetes/fake"
 	metadatafake "k8s.io/client-go/metadata/fake"
+	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
@@ -59,6 +62,10 @@ type flow struct {
 }
 
 func start(t *testing.T, objs ...*metav1.PartialObjectMetadata) flow {
+	return startWith(t, func(*metadatafake.FakeMetadataClient) {}, objs...)
+}
+
+func startWith(t *testing.T, prepare func(*metadatafake.FakeMetadataClient), objs ...*metav1.PartialObjectMetadata) flow {
 	scheme := metadatafake.NewTestScheme()
 	if err := metav1.AddMetaToScheme(scheme); err != nil {
 		t.Fatal(err)
@@ -68,6 +75,7 @@ func start(t *testing.T, objs ...*metav1.PartialObjectMetadata) flow {
 		list = append(list, o)
 	}
 	client := metadatafake.NewSimpleMetadataClient(scheme, list...)
+	prepare(client)
 	kube := fake.NewClientset()
 	disco := kube.Discovery().(*discoveryfake.FakeDiscovery)
 	disco.Resources = lists
@@ -205,5 +213,41 @@ func TestOrphan(t *testing.T) {
 		f.delete("Deployment", "d")
 		f.want("ReplicaSet", "rs", true)
 		f.want("Pod", "p", true)
+	})
+}
+
+// A dependent that the watch has not told of is let go with the others.
+func TestOrphanOfWhomTheWatchIsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := object("Deployment", "d")
+		var live atomic.Bool // lists tell all
+		f := startWith(t, func(client *metadatafake.FakeMetadataClient) {
+			client.PrependReactor("list", "replicasets", func(clienttesting.Action) (bool, runtime.Object, error) {
+				if live.Load() {
+					return false, nil, nil
+				}
+				return true, &metav1.List{Items: []runtime.RawExtension{{Object: object("ReplicaSet", "known", d)}}}, nil
+			})
+			client.PrependWatchReactor("replicasets", func(a clienttesting.Action) (bool, watch.Interface, error) {
+				w, err := client.Tracker().Watch(gvrs["ReplicaSet"], "", a.(clienttesting.WatchActionImpl).ListOptions)
+				if err != nil {
+					return true, nil, err
+				}
+				return true, watch.Filter(w, func(e watch.Event) (watch.Event, bool) {
+					o, ok := e.Object.(*metav1.PartialObjectMetadata)
+					return e, !ok || o.Name != "late"
+				}), nil
+			})
+		}, d, object("ReplicaSet", "known", d), object("ReplicaSet", "late", d))
+		live.Store(true)
+		f.terminate("Deployment", "d", metav1.FinalizerOrphanDependents)
+		for _, name := range []string{"known", "late"} {
+			if o := f.get("ReplicaSet", name); o == nil || len(o.OwnerReferences) > 0 {
+				t.Errorf("dependent %s: %+v", name, o)
+			}
+		}
+		if o := f.get("Deployment", "d"); len(o.Finalizers) > 0 {
+			t.Errorf("finalizers %v", o.Finalizers)
+		}
 	})
 }

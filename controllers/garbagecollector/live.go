@@ -35,6 +35,33 @@ func (c *Controller) get(ctx context.Context, n *node) (*metav1.PartialObjectMet
 	return live, nil
 }
 
+// withLive adds to the known dependents of an owner those of the same kinds and namespaces that
+// the API server has besides.
+func (c *Controller) withLive(ctx context.Context, known []node, owner types.UID) ([]node, error) {
+	type place struct {
+		res       resource
+		namespace string
+	}
+	places, uids := map[place]bool{}, map[types.UID]bool{}
+	for i := range known {
+		places[place{known[i].res, known[i].namespace}] = true
+		uids[known[i].uid] = true
+	}
+	for p := range places {
+		list, err := c.client(p.res, p.namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return nil, fmt.Errorf("listing %s of namespace %q: %w", p.res.gvr.Resource, p.namespace, err)
+		}
+		for i := range list.Items {
+			o := &list.Items[i]
+			if !uids[o.UID] && ownerRef(o.OwnerReferences, owner) != nil {
+				known = append(known, node{uid: o.UID, res: p.res, namespace: o.Namespace, name: o.Name})
+			}
+		}
+	}
+	return known, nil
+}
+
 // ownerExists asks the API server about an owner by the name that a dependent gives it.
 func (c *Controller) ownerExists(ctx context.Context, uid types.UID, o ownerClaim) (bool, error) {
 	gv, err := schema.ParseGroupVersion(o.apiVersion)
